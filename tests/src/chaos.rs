@@ -11,21 +11,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use clap::{Args, ValueEnum};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::args::{ChaosArgs, Format};
 use self::client::{AcknowledgedSites, Client};
 use self::inject::Injector;
+use self::prepare::CAPACITY;
 use self::record::Recorder;
 use self::schedule::{FaultKind, FaultPlan};
 use crate::chaos::judge::Violation;
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
+use crate::world::World;
 use crate::world::layout::Layout;
-use crate::world::{Grade, World};
 
+mod args;
 pub mod client;
 pub mod disks;
 pub mod inject;
@@ -40,8 +42,6 @@ pub mod twins;
 
 /// The emulated network of `lab chaos`.
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
-/// Number of slots of each agent.
-const CAPACITY: u32 = 5;
 /// Expected time between the ends of two successive crawls in the whole fleet, under faults. A
 /// crawl takes 1.5 s, and 10 agents with 5 slots run 50 crawls at once, so a crawl ends every 30
 /// ms. Another 15 ms allow for crawls that faults interrupt and that must be repeated.
@@ -64,59 +64,6 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(1);
 /// Number of site lists that the client submits during the faults.
 const LISTS: usize = 50;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Tables.
-    Table,
-    /// One JSON object.
-    Json,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct ChaosArgs {
-    /// Number of sites to crawl
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    sites: u32,
-    /// Number of faults to inject
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    faults: u32,
-    /// The seed of the faults
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Mean time between the starts of two successive faults [default: chosen so that the sites
-    /// last as long as the faults]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    interval: Option<Duration>,
-    /// How the network is emulated: rootless, or tun, which needs root [default: tun if this
-    /// machine supports it]
-    #[arg(long, value_enum)]
-    grade: Option<Grade>,
-    /// Maximum duration of a fault, in hundredths of a session's lifetime
-    #[arg(long, value_name = "N", default_value_t = 140, value_parser = clap::value_parser!(u16).range(20..=2000))]
-    longest: u16,
-    /// Number of schedulers, all on one Postgres
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
-    schedulers: u8,
-    /// Inject only these kinds of fault, named as in by_fault of the JSON output
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    only: Vec<String>,
-    /// Use the lease times of a real deployment
-    #[arg(long)]
-    real_times: bool,
-    /// An older build of landfall-agent, with which some of the faults restart an agent
-    #[arg(long, value_name = "FILE")]
-    old_agent: Option<PathBuf>,
-    /// Write the whole record to this file
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Time between two requests of a crawl to one site
-    #[arg(long, value_name = "TIME", default_value = "250ms")]
-    request_interval: String,
-    /// The output format
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct LeaseTimes {

@@ -9,15 +9,17 @@ use anyhow::{Context, bail, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::args::ChaosArgs;
 use super::disks::{self, SmallDisks};
 use super::proxy::StreamProxy;
 use super::schedule::FaultKind;
 use super::twins::AgentCopies;
-use super::{CAPACITY, ChaosArgs};
 use crate::cluster::Cluster;
 use crate::cluster::scheduler::SchedulerNode;
 use crate::world::{Grade, tun};
 
+/// Number of slots of each agent.
+pub(super) const CAPACITY: u32 = 5;
 /// Possible locations of libfaketime.
 const FAKETIME: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
