@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::event_log::EventLog;
 use super::history::{Event, History};
-use super::{EventLog, Rule, Violation};
+use super::violation::{Rule, Violation};
 
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
