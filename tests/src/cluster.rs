@@ -18,6 +18,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 
 use self::database::{ServerDatabase, SharedPostgres};
+pub use self::scheduler::CONTACT_URL;
 use self::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::cluster::process::{Process, until};
 use crate::evidence::batch_record::{self, BatchRecord};
@@ -32,8 +33,6 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// The contact URL in the user agent of all agents.
-pub const CONTACT_URL: &str = "https://lab.test/crawler";
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for a process to end after SIGTERM. It is longer than an agent may take to return its
 /// leases.

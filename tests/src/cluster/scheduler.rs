@@ -9,9 +9,10 @@ use landfall_scheduler::app::client_file::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
 use tokio::process::Command;
 
-use super::CONTACT_URL;
 use crate::cluster::process::{Process, until};
 
+/// The contact URL in the user agent of all agents.
+pub const CONTACT_URL: &str = "https://lab.test/crawler";
 /// Time limit for a scheduler to start. Starting may include initialising a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// The name of the file with the operator's token in a data directory.
