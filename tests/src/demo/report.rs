@@ -1,42 +1,22 @@
 //! The report of a run: one self-contained HTML page with charts and tables. All values come from
 //! the run.
 
-use std::time::Duration;
-
-use landfall_scheduler::model::Strategy;
 use landfall_scheduler::plot::map::Groups;
 use landfall_scheduler::plot::{STYLE as PLOTS, document};
 use maud::{Markup, html};
 
-use crate::demo::targets::Target;
-use crate::evidence::batch_record::BatchRecord;
-use crate::evidence::check::Check;
-use crate::evidence::figures::Figures;
-use crate::world::scenario::Scenario;
+pub use report_input::ReportInput;
 
+mod axis_ticks;
 mod bars;
 mod map;
+mod report_input;
 mod scatter;
 mod throughput;
 
 /// The style of the plots and of the lab's pages.
 pub(crate) fn style() -> String {
     [PLOTS, include_str!("report/style.css")].concat()
-}
-
-#[derive(Debug)]
-pub struct ReportInput<'a> {
-    pub scenario: &'a Scenario,
-    pub record: &'a BatchRecord,
-    pub figures: &'a Figures,
-    pub targets: &'a [Target],
-    pub checks: &'a [Check],
-    /// The sites' names as submitted, by site index.
-    pub sites: &'a [String],
-    pub strategy: Strategy,
-    pub took: Duration,
-    /// Why the run's times are unreliable; `None` if they are reliable.
-    pub busy: Option<&'a str>,
 }
 
 pub fn page(run: &ReportInput<'_>) -> String {
@@ -158,43 +138,20 @@ fn groups(run: &ReportInput<'_>) -> Groups {
     }))
 }
 
-/// About five tick values from 0 to `most`, in steps of 1, 2 or 5 times a power of ten.
-pub(crate) fn ticks(most: f64) -> Vec<f64> {
-    let rough = (most / 5.0).max(1e-9);
-    let decade = 10_f64.powf(rough.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|step| *step >= rough).unwrap_or(rough);
-    let mut values = vec![0.0];
-    while values.last().is_some_and(|last| last + step <= most * 1.001) {
-        values.push(values.last().map_or(0.0, |last| last + step));
-    }
-    values
-}
-
-/// Formats a number: with one decimal place if it is below 10 and not whole, and otherwise with
-/// none.
-pub(crate) fn label(value: f64) -> String {
-    if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::evidence::batch_record::{EmbeddingRecord, TaskRecord};
+    use crate::evidence::batch_record::{BatchRecord, EmbeddingRecord, TaskRecord};
     use crate::evidence::check::tests::task;
+    use crate::evidence::figures::Figures;
     use crate::evidence::float;
     use crate::world::layout::{Layout, SMALL};
+    use crate::world::scenario::Scenario;
     use chrono::DateTime;
     use landfall_scheduler::gnp::{Embedding, Placement};
-    use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
-
-    #[test]
-    fn ticks_are_round_and_cover_the_range() {
-        assert_eq!(ticks(43.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
-        assert_eq!(ticks(1.0).len(), 6);
-        assert_eq!(ticks(0.0).len(), 1);
-        assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
-    }
+    use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Strategy};
 
     /// A batch record after a run of the small layout. The coordinates are invented.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {

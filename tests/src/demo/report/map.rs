@@ -5,7 +5,7 @@ use landfall_scheduler::gnp::projection::project;
 use landfall_scheduler::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
 use maud::{Markup, html};
 
-use super::ReportInput;
+use super::report_input::ReportInput;
 
 pub(super) fn figure(run: &ReportInput<'_>, groups: &Groups) -> Markup {
     let Some((agents, sites, explained)) = marks(run) else {

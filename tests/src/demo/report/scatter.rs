@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::{ReportInput, label};
+use super::axis_ticks::label;
+use super::report_input::ReportInput;
 
 const SIDE: f64 = 560.0;
 const LEFT: f64 = 56.0;

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use landfall_scheduler::plot::px;
 use maud::{Markup, html};
 
-use super::{ReportInput, label, ticks};
+use super::axis_ticks::{label, ticks};
+use super::report_input::ReportInput;
 use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;
