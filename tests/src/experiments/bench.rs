@@ -4,21 +4,20 @@
 //! hour or more. Measured times vary between runs, so most sections repeat each measurement in one
 //! process, and print medians.
 
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use landfall_scheduler::model::stats;
-use landfall_scheduler::simulate::Matrix;
 
-use crate::experiments::sweep::DATA;
+use line::Line;
 
 mod accuracy;
 pub mod crawl;
 pub mod crowd;
 mod decide;
 mod leases;
+mod line;
+mod matrices;
 mod million;
 mod plan;
 mod refined;
@@ -45,64 +44,6 @@ pub struct BenchArgs {
 enum LongSection {
     /// Measure the cost of waiting tasks; takes half an hour or more
     Waiting(waiting::WaitingArgs),
-}
-
-#[derive(Debug, Clone)]
-pub struct Line {
-    /// The name of the figure, with its unit.
-    pub what: String,
-    pub figure: String,
-    /// The target; empty if there is none.
-    pub target: String,
-    pub met: Option<bool>,
-}
-
-impl Line {
-    /// A line whose target, if any, is a maximum for the figure.
-    pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
-        let target = target.into();
-        Self {
-            what: what.into(),
-            figure: format!("{figure:.4}"),
-            target: target.map_or_else(String::new, |target| format!("<= {target}")),
-            met: target.map(|target| figure <= target),
-        }
-    }
-
-    /// A line whose target, if any, is a minimum for the figure.
-    pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
-        let target = target.into();
-        Self {
-            what: what.into(),
-            figure: format!("{figure:.4}"),
-            target: target.map_or_else(String::new, |target| format!(">= {target}")),
-            met: target.map(|target| figure >= target),
-        }
-    }
-
-    pub fn plain(what: impl Into<String>, figure: impl Into<String>) -> Self {
-        Self { what: what.into(), figure: figure.into(), target: String::new(), met: None }
-    }
-
-    fn skipped(matrix: &str) -> Self {
-        Self::plain(format!("skipped: the measured matrix {matrix} is absent"), "")
-    }
-}
-
-/// The names of the matrices of measured round trips. The repository does not contain the matrices.
-const PLANETLAB: &str = "planetlab490";
-const SEATTLE: &str = "seattle99";
-
-/// Reads a matrix; `None` if the file is missing.
-fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
-    let file = Path::new(DATA).join(format!("{name}.matrix.csv.gz"));
-    Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
-}
-
-/// The median; NaN if there are no values. For an even number of values, it is the greater of the
-/// two middle values.
-fn median(values: Vec<f64>) -> f64 {
-    stats::median(values).unwrap_or(f64::NAN)
 }
 
 /// Runs an async section on the current tokio runtime.

@@ -10,7 +10,8 @@ use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::model::Strategy;
 use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 
-use super::{Line, PLANETLAB, SEATTLE, matrix};
+use super::line::Line;
+use super::matrices::{PLANETLAB, SEATTLE, matrix};
 
 /// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
 /// and the second a stricter goal, which the output calls `reach`.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::ensure;
 
-use super::{Line, median};
+use super::line::{Line, median};
 use crawlers::{Crawler, CrawlerPaths, OURS, OURS_WARC, SPIDER, WGET2};
 use measured::{ProcessCost, cost_of};
 use site::{ServedSites, Server, SitePlan};

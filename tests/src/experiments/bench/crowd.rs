@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
-use super::{Line, median};
+use super::line::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
 /// The site of `bench crawl`. It is so large that no crawl ends during the measurement.

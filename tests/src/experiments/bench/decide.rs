@@ -18,7 +18,7 @@ use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, Speed, Spread
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Line, median};
+use super::line::{Line, median};
 
 const AGENTS: i64 = 1_000;
 const SITES: u32 = 500;

@@ -21,7 +21,7 @@ use sqlx::PgPool;
 use tokio::process::Command;
 use tonic::transport::Channel;
 
-use super::Line;
+use super::line::Line;
 use crate::cluster::Binaries;
 use crate::cluster::database::{SharedPostgres, accessible_folder};
 use crate::cluster::process::{Process, until};

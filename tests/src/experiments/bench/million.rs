@@ -14,9 +14,9 @@ use landfall_agent::crawl::{SeenPaths, fingerprint};
 use landfall_scheduler::model::stats::count;
 use tokio::process::Command;
 
-use super::Line;
 use super::crawl::site::{ServedSites, Server, SitePlan};
 use super::leases::resident;
+use super::line::Line;
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 

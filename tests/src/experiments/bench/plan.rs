@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tonic::transport::Channel;
 
 use super::leases::{BenchScheduler, authorized, load, resident};
-use super::{Line, median};
+use super::line::{Line, median};
 
 const AGENTS: usize = 30;
 const MANY_AGENTS: usize = 1_000;

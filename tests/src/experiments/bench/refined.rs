@@ -11,8 +11,9 @@ use landfall_scheduler::gnp::{Refined, RefinedSwitches, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::simulate::Draw;
 
+use super::line::{Line, median};
+use super::matrices::{PLANETLAB, matrix};
 use super::speed::{processor_time, spent};
-use super::{Line, PLANETLAB, matrix, median};
 
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
 use super::leases::{BenchScheduler, load, resident, secs, seed};
-use super::{Line, median};
+use super::line::{Line, median};
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 use crate::evidence::machine::resident_memory;

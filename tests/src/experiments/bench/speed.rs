@@ -16,7 +16,8 @@ use nix::time::{ClockId, clock_gettime};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Line, PLANETLAB, matrix, median};
+use super::line::{Line, median};
+use super::matrices::{PLANETLAB, matrix};
 
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;

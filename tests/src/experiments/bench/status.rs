@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Endpoint;
 
-use super::Line;
 use super::leases::{BenchScheduler, authorized, load, seed};
+use super::line::Line;
 use crate::evidence::machine::{family_processor_s, processor_s};
 
 const AGENTS: usize = 1_000;

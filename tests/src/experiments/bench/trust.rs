@@ -19,7 +19,8 @@ use landfall_scheduler::simulate::{Draw, Matrix};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Line, PLANETLAB, SEATTLE, matrix};
+use super::line::Line;
+use super::matrices::{PLANETLAB, SEATTLE, matrix};
 use crate::evidence::float as count;
 use lies::{Lie, LyingFleet};
 

@@ -13,8 +13,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use sqlx::{FromRow, PgPool};
 
-use super::Line;
 use super::leases::{BenchScheduler, load, resident};
+use super::line::Line;
 use crate::cluster::database::DatabaseAction;
 use cost::{Counters, SchedulerCost};
 use seed::WaitingCase;

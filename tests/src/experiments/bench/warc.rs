@@ -14,7 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
 
-use super::{Line, median};
+use super::line::{Line, median};
 use crate::evidence::machine::resident_memory;
 
 const RUNS: usize = 5;

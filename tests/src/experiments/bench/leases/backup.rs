@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
-use super::super::median;
+use super::super::line::{Line, median};
 use super::agent::{Mode, SimulatedAgent};
-use super::{BenchScheduler, Line, await_count, load, rate, secs, seed};
+use super::{BenchScheduler, await_count, load, rate, secs, seed};
 use crate::cluster::Binaries;
 
 const SITES: u64 = 1_000_000;

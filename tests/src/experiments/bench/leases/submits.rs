@@ -14,8 +14,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tonic::transport::Channel;
 
-use super::super::median;
-use super::{BenchScheduler, Line, load, resident, secs};
+use super::super::line::{Line, median};
+use super::{BenchScheduler, load, resident, secs};
 use crate::cluster::Binaries;
 
 /// Number of sites in a measured submission.

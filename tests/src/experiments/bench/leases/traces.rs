@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use super::super::median;
+use super::super::line::{Line, median};
 use super::agent::{Mode, SimulatedAgent};
-use super::{BenchScheduler, Line, await_count, int, load, rate, seed};
+use super::{BenchScheduler, await_count, int, load, rate, seed};
 use crate::cluster::collector::collector;
 
 const SITES: u64 = 1_000_000;
