@@ -15,6 +15,7 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use self::figures::{figure2, figure3};
+use self::finished_cell::FinishedCell;
 use self::lab_cells::{LabResult, SITE_INTERVAL, SurveyedCluster, System};
 use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
 use self::tables::Tables;
@@ -27,6 +28,7 @@ use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 use crate::experiments::sweep::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 
 mod figures;
+mod finished_cell;
 pub mod lab_cells;
 pub mod matrices;
 mod page;
@@ -71,25 +73,6 @@ impl PaperArgs {
     /// The folder of the finished cells and of the HTML page with the results.
     fn folder(&self) -> &'static str {
         if self.published { "paper-published" } else { "paper" }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct FinishedCell {
-    cell: Cell,
-    result: LabResult,
-}
-
-impl FinishedCell {
-    fn row(&self) -> Row {
-        Row {
-            cell: self.cell.clone(),
-            mb_per_min: self.result.growth.mb_per_min,
-            makespan_s: self.result.makespan_s,
-            busy_variation: None,
-            void: self.result.void.is_some(),
-            source: None,
-        }
     }
 }
 
@@ -224,7 +207,7 @@ async fn run_plan(
             result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
         }
         store.add(planned.cell.clone(), result.clone())?;
-        let told = line(&planned.cell, &result, simulator.simulate(layout, planned, &result)?);
+        let told = line(&planned.cell, &result, simulator.simulate(layout, &planned.cell, strategy, &result)?);
         eprintln!("{told} (in {:.0} s)", began.elapsed().as_secs_f64());
     }
     surveyed.end().await
@@ -273,7 +256,7 @@ fn print(
     let mut simulator = Simulator::new(settings, args.system());
     for (layout, planned) in plans.iter().flat_map(|plan| plan.cells.iter().map(|one| (plan.layout, one))) {
         let Some(result) = store.find(&planned.cell) else { continue };
-        let simulated = simulator.simulate(layout, planned, result)?;
+        let simulated = simulator.simulate(layout, &planned.cell, planned.strategy, result)?;
         lines.push(line(&planned.cell, result, simulated));
         ratios.push(simulated.map(|simulated| SimulationRatios::of(simulated, result)));
         finished.push(FinishedCell { cell: planned.cell.clone(), result: result.clone() });
@@ -316,43 +299,8 @@ fn print(
 mod tests {
     use std::path::PathBuf;
 
-    use super::lab_cells::MachineFigures;
+    use super::finished_cell::tests::finished;
     use super::*;
-    use crate::experiments::sweep::growth::Growth;
-    use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
-
-    /// A finished cell of the paper's layout at the base settings, with the results of two sites.
-    pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
-        let point = Settings::committed().unwrap().base;
-        let machine = MachineFigures {
-            requests_per_s: 1.0,
-            idle: 1.0,
-            late_ms: 0.1,
-            lease_ms: 1.0,
-            outcome_ms: 1.0,
-            request_ms: 1.0,
-            begin_ms: 1.0,
-        };
-        FinishedCell {
-            cell: Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed },
-            result: LabResult {
-                makespan_s: 6000.0 / mb_per_min,
-                growth: Growth { mb_per_min, curve: vec![(1.0, 0.5), (60.0, 3.0)] },
-                sites: vec![(1_000_000, 60.0), (2_000_000, 30.0)],
-                per_agent: vec![1, 1],
-                void: void.map(str::to_owned),
-                machine,
-                measurements: LayoutMeasurements {
-                    agents: vec![],
-                    landmarks: vec![],
-                    epoch: Some(1),
-                    mesh: vec![],
-                    sites: vec![],
-                },
-                first_task: 1,
-            },
-        }
-    }
 
     #[test]
     fn the_json_has_the_expected_keys() {

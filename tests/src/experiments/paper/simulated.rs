@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
+use super::finished_cell::FinishedCell;
 use super::lab_cells::{LabResult, System};
-use super::{FinishedCell, PlannedCell};
 use crate::evidence::float;
 use crate::experiments::sweep::batch::BatchResult;
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
-use crate::experiments::sweep::settings::{LayoutData, Settings};
+use crate::experiments::sweep::settings::{Cell, LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 
 /// Number of simulations per cell. There are several, because random packet losses change the
@@ -69,7 +69,8 @@ impl<'a> Simulator<'a> {
     pub(super) fn simulate(
         &mut self,
         layout: &'a LayoutData,
-        planned: &PlannedCell,
+        cell: &Cell,
+        strategy: Strategy,
         result: &LabResult,
     ) -> anyhow::Result<Option<SimulatedMedians>> {
         if self.system == System::Published {
@@ -80,16 +81,15 @@ impl<'a> Simulator<'a> {
         };
         if !self.newest.as_mut().is_some_and(known) {
             let first = result.first_task;
-            let simulation =
-                LayoutSimulation::surveyed(self.settings, layout, planned.cell.seed, &result.measurements, first)?;
+            let simulation = LayoutSimulation::surveyed(self.settings, layout, cell.seed, &result.measurements, first)?;
             self.newest = Some((result.measurements.clone(), first, simulation));
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
         // If there is no epoch, there was an alarm, during which the scheduler chose agents at
         // random.
-        let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
-        let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
+        let strategy = if result.measurements.epoch.is_some() { strategy } else { Strategy::Random };
+        let run = |draw| simulation.simulate(cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
         let middle = |of: &dyn Fn(&BatchResult) -> f64| {
             grid::median(result.iter().map(of).collect()).context("a cell is simulated at least once")
@@ -132,9 +132,8 @@ pub(super) fn agreement(finished: &[FinishedCell], ratios: &[Option<SimulationRa
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Duration;
 
-    use super::super::tests::finished;
+    use super::super::finished_cell::tests::finished;
     use super::*;
     use crate::experiments::sweep::settings::EXPERIMENTS;
 
@@ -167,8 +166,7 @@ mod tests {
         let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
             let FinishedCell { cell, mut result } = finished(&strategy.to_string(), seed, 100.0, None);
             result.measurements = LayoutMeasurements { epoch, ..mapped.clone() };
-            let planned = PlannedCell { cell, strategy, takes: Duration::ZERO };
-            simulator.simulate(layout, &planned, &result).unwrap()
+            simulator.simulate(layout, &cell, strategy, &result).unwrap()
         };
         let random = simulated(Strategy::Random, None);
         assert_eq!(simulated(Strategy::GNP_TOP1, None), random);
