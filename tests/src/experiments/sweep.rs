@@ -23,6 +23,7 @@ use self::batch::{Batch, BatchResult, variation};
 use self::finished_cells::CellStore;
 use self::grid::Row;
 use self::layout_measurements::LayoutMeasurements;
+use self::method::{Method, methods};
 use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
 use self::targets::LEAST_SHARE_SIMULATED;
@@ -36,6 +37,7 @@ pub mod grid;
 pub mod growth;
 pub mod layout_measurements;
 pub mod list_scheduler;
+mod method;
 pub mod settings;
 pub mod simulated_crawls;
 pub mod simulated_scheduler;
@@ -44,13 +46,6 @@ pub mod targets;
 
 /// The folder with matrices of measured round trips. It is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// The name of the method that crawls the sites a second time with `earliest-finish` and the
-/// history of the first crawl.
-const AGAIN: &str = "earliest-finish, again";
-/// The name of the method [`Method::List`]: a list scheduler that knows every round trip, link rate
-/// and page size in advance.
-const LIST: &str = "list, all known";
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Tables.
@@ -282,63 +277,40 @@ fn simulate_field(
                 Some(simulation) => simulation,
                 None => simulation.insert(LayoutSimulation::new(settings, layout, seed)?),
             };
-            let result = method.run(simulation, point)?;
+            let result = simulate_cell(method, simulation, point)?;
             store().add(cell, result)?;
         }
     }
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
-    /// A first crawl of the sites with a strategy.
-    First(Strategy),
-    /// A second crawl of the sites with `earliest-finish`.
-    Again,
-    List,
-}
-
-/// The methods for each cell. `Again` and `List` are included only if `strategies` contains
-/// `earliest-finish`.
-fn methods(strategies: &[Strategy]) -> Vec<Method> {
-    let ours = strategies.contains(&Strategy::EarliestFinish);
-    let others = [Method::Again, Method::List].into_iter().filter(|_| ours);
-    strategies.iter().copied().map(Method::First).chain(others).collect()
-}
-
-impl Method {
-    fn name(self) -> String {
-        match self {
-            Self::First(strategy) => strategy.to_string(),
-            Self::Again => AGAIN.to_owned(),
-            Self::List => LIST.to_owned(),
+/// Simulates a cell by a method.
+fn simulate_cell(
+    method: Method,
+    simulation: &mut LayoutSimulation<'_>,
+    point: Point,
+) -> anyhow::Result<SimulatedResult> {
+    let result = match method {
+        Method::First(strategy) => simulation.simulate(point, strategy, 0)?,
+        Method::Again => simulation.again(point, Strategy::EarliestFinish)?,
+        Method::List => {
+            let schedule = simulation
+                .with_batch(point, Strategy::EarliestFinish, 0, |batch| Ok(list_scheduler::list_schedule(&batch)))?;
+            let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), variation(&schedule.busy));
+            return Ok(SimulatedResult {
+                mb_per_min: 0.0,
+                makespan_s,
+                requests_per_s: 0.0,
+                busy_variation,
+                preempted: 0,
+            });
         }
-    }
-
-    fn run(self, simulation: &mut LayoutSimulation<'_>, point: Point) -> anyhow::Result<SimulatedResult> {
-        let result = match self {
-            Self::First(strategy) => simulation.simulate(point, strategy, 0)?,
-            Self::Again => simulation.again(point, Strategy::EarliestFinish)?,
-            Self::List => {
-                let schedule = simulation.with_batch(point, Strategy::EarliestFinish, 0, |batch| {
-                    Ok(list_scheduler::list_schedule(&batch))
-                })?;
-                let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), variation(&schedule.busy));
-                return Ok(SimulatedResult {
-                    mb_per_min: 0.0,
-                    makespan_s,
-                    requests_per_s: 0.0,
-                    busy_variation,
-                    preempted: 0,
-                });
-            }
-        };
-        let makespan_s = result.makespan.as_secs_f64();
-        let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
-        let requests_per_s = float(result.requests) / makespan_s;
-        let (busy_variation, preempted) = (variation(&result.busy), result.preempted);
-        Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
-    }
+    };
+    let makespan_s = result.makespan.as_secs_f64();
+    let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
+    let requests_per_s = float(result.requests) / makespan_s;
+    let (busy_variation, preempted) = (variation(&result.busy), result.preempted);
+    Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
 }
 
 pub fn cell(layout: &LayoutData, point: Point, strategy: &str, seed: u64) -> Cell {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::LIST;
+use super::method::LIST;
 use super::settings::{Cell, Point};
 use crate::evidence::table::text_table;
 

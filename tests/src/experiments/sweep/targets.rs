@@ -2,8 +2,8 @@
 //! with them. This module does no I/O.
 
 use super::grid::{Group, StrategyMedians, median};
+use super::method::{AGAIN, LIST};
 use super::settings::Point;
-use super::{AGAIN, LIST};
 
 /// Minimum throughput of `earliest-finish` in every cell of `lab sweep`, as a fraction of the
 /// throughput of the best other strategy.
