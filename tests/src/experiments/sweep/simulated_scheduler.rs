@@ -16,8 +16,9 @@ use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, Re
 
 use super::layout_measurements::{agent_id, agent_index};
 use super::survey::{self, Survey};
-use stragglers::PartialCrawl;
+use partial_crawl::PartialCrawl;
 
+mod partial_crawl;
 mod stragglers;
 
 /// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls

@@ -10,17 +10,10 @@ use landfall_scheduler::strategy::schedule::preemption::{self, UnderWay};
 
 use super::super::layout_measurements::{agent_id, agent_index};
 use super::Fleet;
+use super::partial_crawl::PartialCrawl;
 
 /// Maximum duration of a crawl.
 const AT_MOST: Duration = Duration::from_secs(3600);
-
-/// The progress of a preempted crawl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PartialCrawl {
-    pub(super) from: usize,
-    /// Number of fetched pages.
-    pub(super) pages: u32,
-}
 
 impl Fleet<'_> {
     /// Preempts slow crawls, and returns their sites. Does nothing while sites wait in `pool` for
