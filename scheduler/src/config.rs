@@ -2,9 +2,7 @@
 //!
 //! Unknown keys are rejected. Durations are written as `10s` or `250ms`.
 
-use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,36 +12,21 @@ use serde::{Deserialize, Deserializer};
 
 use crate::gnp::Tier;
 use crate::model::contact_url::ContactUrl;
-use crate::model::duration::{self, in_largest_unit};
 use crate::model::{CrawlPolicy, PolicyRequest, words};
+use crate::store::schema::retention::RetainedKind;
 use crate::strategy::uncertainty;
-use crate::web::DashboardConfig;
+
+use error::value;
+use section::{DAY, MINUTE, SECOND, Setting, TENTH, YEAR, section, within};
+
+mod error;
+mod keep;
+mod section;
+
+pub use error::ConfigError;
+pub use keep::KeepConfig;
 
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
-
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// A tenth of a second, the lower bound of several duration settings.
-const TENTH: Duration = Duration::from_millis(100);
-
-/// Why a configuration is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("read the configuration {path}")]
-    Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, or has an unknown key or a value of the wrong type. Lines are
-    /// counted from 1.
-    #[error("{path}:{line}: {message}")]
-    Parse { path: PathBuf, line: usize, message: String },
-    /// A value is out of range, or contradicts another value.
-    #[error("{key} must be {rule}, but is {value}")]
-    Value { key: &'static str, rule: String, value: String },
-    /// The file is valid TOML, but a value in it is not valid.
-    #[error("{path}")]
-    In { path: PathBuf, source: Box<ConfigError> },
-}
 
 /// All settings that an operator can change.
 #[derive(Debug, Clone, Deserialize)]
@@ -129,7 +112,25 @@ impl Config {
             let rule = format!("at least twice lease.heartbeat_interval ({})", heartbeat_interval.said());
             return Err(value("lease.life", rule, life.said()));
         }
-        self.keep.check_agreement(&self.lease, &self.measure)
+        self.check_keep()
+    }
+
+    /// Checks that all rows are kept for at least the life and grace of a lease, and measurements
+    /// for at least as long as they are used.
+    fn check_keep(&self) -> Result<(), ConfigError> {
+        let Self { keep, lease, measure, .. } = self;
+        let rows = RetainedKind::ALL.map(|kind| (kind.key(), keep.of(kind)));
+        let all = [("keep.events", keep.events)].into_iter().chain(rows);
+        let lived = lease.life + lease.grace;
+        if let Some((key, kept)) = all.into_iter().find(|(_, kept)| *kept < lived) {
+            let rule = format!("at least lease.life and lease.grace together ({})", lived.said());
+            return Err(value(key, rule, kept.said()));
+        }
+        if keep.measurements < measure.site_max_age {
+            let rule = format!("at least measure.site_max_age ({})", measure.site_max_age.said());
+            return Err(value("keep.measurements", rule, keep.measurements.said()));
+        }
+        Ok(())
     }
 
     /// An estimate of how long a confirmation takes. Most confirmations take no longer.
@@ -145,73 +146,6 @@ pub fn parsed<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigE
         line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
         message: error.message().lines().collect::<Vec<_>>().join(", "),
     })
-}
-
-fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> ConfigError {
-    ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
-}
-
-/// The type of a setting with bounds. It reads values from a file, and formats them for messages.
-trait Setting: PartialOrd + Copy {
-    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
-    fn said(self) -> String;
-}
-
-impl Setting for u32 {
-    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Self::deserialize(from)
-    }
-
-    fn said(self) -> String {
-        self.to_string()
-    }
-}
-
-impl Setting for Duration {
-    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        duration::deserialize(from)
-    }
-
-    fn said(self) -> String {
-        in_largest_unit(self)
-    }
-}
-
-fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) -> Result<(), ConfigError> {
-    if range.contains(&found) {
-        return Ok(());
-    }
-    Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
-}
-
-/// Declares a section of the configuration file: each setting with its default and bounds. A
-/// setting without bounds is written in brackets.
-macro_rules! section {
-    ($(#[$about:meta])* $section:ident $key:literal
-     $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
-        $($(#[$doc:meta])* $setting:ident: $type:ty = $default:expr, $bounds:expr;)+
-    }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $section {
-            $($(#[$free_doc])* pub $free: $free_type,)?
-            $($(#[$doc])* #[serde(deserialize_with = "Setting::read")] pub $setting: $type,)+
-        }
-
-        impl Default for $section {
-            fn default() -> Self {
-                Self { $($free: $free_default,)? $($setting: $default,)+ }
-            }
-        }
-
-        impl $section {
-            pub(in crate::config) fn check_bounds(&self) -> Result<(), ConfigError> {
-                $(within(concat!($key, ".", stringify!($setting)), self.$setting, &($bounds))?;)+
-                Ok(())
-            }
-        }
-    };
 }
 
 words!(
@@ -347,9 +281,16 @@ section! {
     }
 }
 
-mod keep;
-
-pub use keep::KeepConfig;
+/// Settings of the pages for browsers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DashboardConfig {
+    /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
+    /// operator may change something.
+    pub public: bool,
+    /// Whether everybody may read the metrics even if the scheduler listens on more than loopback.
+    pub public_metrics: bool,
+}
 
 /// Parses the section `[crawl]` like a batch's policy, with the same bounds for values.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {

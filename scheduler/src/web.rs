@@ -11,7 +11,6 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -35,17 +34,6 @@ mod page_cache;
 mod page_frame;
 mod pages;
 mod sign_in;
-
-/// Settings of the pages for browsers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DashboardConfig {
-    /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
-    /// operator may change something.
-    pub public: bool,
-    /// Whether everybody may read the metrics even if the scheduler listens on more than loopback.
-    pub public_metrics: bool,
-}
 
 /// The data that all handlers share. Clones are cheap.
 #[derive(Debug, Clone)]

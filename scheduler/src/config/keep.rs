@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use crate::store::schema::retention::RetainedKind;
 
-use super::{ConfigError, DAY, LeaseConfig, MINUTE, MeasureConfig, Setting, YEAR, value, within};
+use super::error::ConfigError;
+use super::section::{DAY, MINUTE, Setting, YEAR, section, within};
 
 section! {
     /// How long old rows are kept.
@@ -60,22 +61,5 @@ impl KeepConfig {
             RetainedKind::Enrolments => self.enrolments,
             RetainedKind::Minutes => self.minutes,
         }
-    }
-
-    /// Checks that all rows are kept for at least the life and grace of a lease, and measurements
-    /// for at least as long as they are used.
-    pub(super) fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
-        let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
-        let all = [("keep.events", self.events)].into_iter().chain(rows);
-        let lived = lease.life + lease.grace;
-        if let Some((key, keep)) = all.into_iter().find(|(_, keep)| *keep < lived) {
-            let rule = format!("at least lease.life and lease.grace together ({})", lived.said());
-            return Err(value(key, rule, keep.said()));
-        }
-        if self.measurements < measure.site_max_age {
-            let rule = format!("at least measure.site_max_age ({})", measure.site_max_age.said());
-            return Err(value("keep.measurements", rule, self.measurements.said()));
-        }
-        Ok(())
     }
 }
