@@ -5,22 +5,13 @@
 //! command. Every request passes [`access::admit`], which decides who may see a page and who may
 //! change something.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use tokio::sync::Mutex;
-use tokio_util::sync::CancellationToken;
 
-use crate::Scheduler;
-use crate::grpc::operator::Desks;
-
-use self::live::Hub;
-use self::metrics::Scrape;
-use self::page_cache::KeptPages;
-use self::pages::map::EpochErrors;
+use self::live::Live;
+use self::metrics::Scrapes;
 
 mod access;
 mod api;
@@ -32,39 +23,12 @@ mod live;
 mod metrics;
 mod page_cache;
 mod page_frame;
+mod page_name;
 mod pages;
 mod sign_in;
+mod state;
 
-/// The data that all handlers share. Clones are cheap.
-#[derive(Debug, Clone)]
-pub(crate) struct Web {
-    scheduler: Scheduler,
-    desks: Desks,
-    /// Whether browsers connect over TLS. Without TLS, the scheduler listens on loopback only.
-    tls: bool,
-    hub: Arc<Hub>,
-    kept: Arc<KeptPages>,
-    /// The text of the newest scrape of the metrics.
-    scrape: Arc<Mutex<Option<Scrape>>>,
-    /// The most recently computed errors of the map.
-    map_errors: Arc<Mutex<Option<EpochErrors>>>,
-    shutdown: CancellationToken,
-}
-
-impl Web {
-    pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
-        Self {
-            scheduler,
-            desks,
-            tls,
-            hub: Arc::default(),
-            kept: Arc::default(),
-            scrape: Arc::default(),
-            map_errors: Arc::default(),
-            shutdown,
-        }
-    }
-}
+pub(crate) use state::Web;
 
 /// The routes of all pages. The first segment of a path never contains a dot, because a path whose
 /// first segment has a dot belongs to a gRPC service.
@@ -82,11 +46,11 @@ pub(crate) fn router(web: Web) -> Router {
         .route("/trends", get(pages::show))
         .route("/sign-in", get(sign_in::form).post(sign_in::sign_in))
         .route("/sign-out", post(sign_in::sign_out))
-        .route("/live", get(live::follow))
+        .route("/live", get(live::follow).with_state(Live::new(web.clone())))
         .route("/static/{file}", get(assets::serve))
         .route("/health/live", get(|| async { "live\n" }))
         .route("/health/ready", get(api::ready))
-        .route("/metrics", get(metrics::scrape))
+        .route("/metrics", get(metrics::scrape).with_state(Scrapes::new(web.desks.clone())))
         .nest("/api/v1", api::router())
         .route("/{*path}", get(|| async { error::PageError::unknown().into_response() }))
         .layer(from_fn_with_state(web.clone(), access::admit))

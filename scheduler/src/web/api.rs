@@ -136,7 +136,7 @@ async fn epochs(State(web): State<Web>) -> ApiAnswer {
 }
 
 async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
-    json(&map::data(&web, Form::of_query(&uri).field("epoch")).await?)
+    json(&map::read(&web, Form::of_query(&uri).field("epoch")).await?)
 }
 
 /// Reports whether this scheduler can use the database.

@@ -1,7 +1,7 @@
 //! Updates open pages with server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long to draw is drawn less often ([`page_cache`]).
+//! viewers. A page that takes long to draw is drawn less often ([`super::page_cache`]).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,8 +18,9 @@ use tokio_stream::wrappers::WatchStream;
 
 use super::error::PageError;
 use super::form::Form;
-use super::pages::PageName;
-use super::{Web, page_cache};
+use super::page_cache::MOST_PAGES;
+use super::page_name::PageName;
+use super::{Web, pages};
 
 /// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -42,7 +43,7 @@ enum Content {
 
 /// The watched pages, each with the sender of its content.
 #[derive(Debug, Default)]
-pub(super) struct Hub {
+struct Hub {
     pages: Mutex<HashMap<PageName, watch::Sender<Content>>>,
 }
 
@@ -53,7 +54,7 @@ impl Hub {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let viewers: usize = pages.values().map(watch::Sender::receiver_count).sum();
         let is_new = !pages.contains_key(name);
-        if viewers >= MOST_VIEWERS || is_new && pages.len() >= page_cache::MOST_PAGES {
+        if viewers >= MOST_VIEWERS || is_new && pages.len() >= MOST_PAGES {
             return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: reload later"));
         }
         let sender = pages.entry(name.clone()).or_insert_with(|| watch::Sender::new(Content::New));
@@ -75,10 +76,23 @@ impl Hub {
     }
 }
 
+/// The data that viewers share. Clones are cheap.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    web: Web,
+    hub: Arc<Hub>,
+}
+
+impl Live {
+    pub(super) fn new(web: Web) -> Self {
+        Self { web, hub: Arc::default() }
+    }
+}
+
 /// Draws a page repeatedly until it has no viewers, or its object no longer exists.
-async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
-    while !web.hub.leave(&name) {
-        let drawing = web.scheduler.wakes.database.while_it_answers(page_cache::page(&web, &name)).await;
+async fn draw(Live { web, hub }: Live, name: PageName, sender: watch::Sender<Content>) {
+    while !hub.leave(&name) {
+        let drawing = web.scheduler.wakes.database.while_it_answers(pages::page(&web, &name)).await;
         let content = match drawing {
             Some(Ok(page)) => Content::Drawn(page.live.into_string().into()),
             Some(Err(error)) if error.code() == StatusCode::NOT_FOUND => Content::Gone,
@@ -91,7 +105,7 @@ async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
             is_new
         });
         if gone {
-            web.hub.forget(&name);
+            hub.forget(&name);
             return;
         }
         tokio::select! {
@@ -103,25 +117,25 @@ async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
 
 /// Sends a page's content whenever it changes: event `page` with the HTML, `lost` if the database
 /// does not answer, or `gone` if the page's object no longer exists.
-pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
+pub(super) async fn follow(State(live): State<Live>, uri: Uri) -> Response {
     let Some(name) = Form::of_query(&uri).field("page").parse::<Uri>().ok().and_then(|page| PageName::of(&page)) else {
         return PageError::unknown().into_response();
     };
-    match web.hub.watch(&name) {
+    match live.hub.watch(&name) {
         Err(error) => error.into_response(),
         Ok((receiver, first)) => {
             if let Some(sender) = first {
-                let web = web.clone();
+                let live = live.clone();
                 tokio::spawn(async move {
-                    let drawing = tokio::spawn(draw(web.clone(), name.clone(), sender));
+                    let drawing = tokio::spawn(draw(live.clone(), name.clone(), sender));
                     // After a panic, the page is removed from the hub. Its viewers connect again,
                     // and a new async task draws the page.
                     if drawing.await.is_err() {
-                        web.hub.forget(&name);
+                        live.hub.forget(&name);
                     }
                 });
             }
-            Sse::new(events(web, receiver)).into_response()
+            Sse::new(events(live.web, receiver)).into_response()
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Label values are words from the protocol, never names of sites, agents or batches. The text has
 //! a line for each value of a label, even if the gauge is 0.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -12,10 +13,11 @@ use axum::response::{IntoResponse, Response};
 use landfall_proto::json::moment;
 use landfall_proto::metrics::{self, MetricsText, label, words};
 use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusResponse};
+use tokio::sync::Mutex;
 
-use super::Web;
 use super::elements::float;
 use super::error::PageError;
+use crate::grpc::operator::Desks;
 
 /// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
@@ -24,20 +26,33 @@ const BATCHES: u32 = 100;
 
 /// The text of a scrape, and the time at which it was made.
 #[derive(Debug)]
-pub(super) struct Scrape {
+struct Scrape {
     at: Instant,
     text: String,
 }
 
-pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
+/// The data that scrapes share. Clones are cheap.
+#[derive(Debug, Clone)]
+pub(super) struct Scrapes {
+    desks: Desks,
+    newest: Arc<Mutex<Option<Scrape>>>,
+}
+
+impl Scrapes {
+    pub(super) fn new(desks: Desks) -> Self {
+        Self { desks, newest: Arc::default() }
+    }
+}
+
+pub(super) async fn scrape(State(scrapes): State<Scrapes>) -> Result<Response, PageError> {
     // The lock is held while the text is made, so that simultaneous scrapes read the
     // database only once.
-    let mut last = web.scrape.lock().await;
-    let text = match &*last {
+    let mut newest = scrapes.newest.lock().await;
+    let text = match &*newest {
         Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
         _ => {
-            let text = text(&web.desks.status.read(BATCHES, false).await?);
-            last.insert(Scrape { at: Instant::now(), text }).text.clone()
+            let text = text(&scrapes.desks.status.read(BATCHES, false).await?);
+            newest.insert(Scrape { at: Instant::now(), text }).text.clone()
         }
     };
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())

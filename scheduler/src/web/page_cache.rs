@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Web;
 use super::error::PageError;
 use super::page_frame::Page;
-use super::pages::{self, PageName};
+use super::page_name::PageName;
 
 /// Maximum number of pages that are kept, and of pages that are watched at once.
 pub(super) const MOST_PAGES: usize = 50;
@@ -58,26 +57,30 @@ impl KeptPages {
     pub(super) fn clear(&self) {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
+
+    /// Returns the kept page, or else awaits `drawing`. Requests that arrive while the page is
+    /// drawn share the next drawing.
+    pub(super) async fn page(
+        &self,
+        name: &PageName,
+        drawing: impl Future<Output = Result<Page, PageError>>,
+    ) -> Result<Page, PageError> {
+        let arrived = Instant::now();
+        let Some(place) = self.place(name) else { return drawing.await };
+        let mut kept = place.lock().await;
+        let begun = Instant::now();
+        if let Some(known) = kept.as_ref().filter(|known| begun < known.until || arrived <= known.begun) {
+            return Ok(known.page.clone());
+        }
+        let page = drawing.await?;
+        *kept = Some(KeptPage { page: page.clone(), begun, until: begun + kept_for(begun.elapsed()) });
+        Ok(page)
+    }
 }
 
 /// How long a page is kept, given how long drawing it took.
 fn kept_for(took: Duration) -> Duration {
     if took < QUICK { Duration::ZERO } else { took.saturating_mul(KEPT).min(LONGEST) }
-}
-
-/// Draws a page, or returns the kept page. Requests that arrive while the page is drawn share the
-/// next drawing.
-pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
-    let arrived = Instant::now();
-    let Some(place) = web.kept.place(name) else { return pages::page(web, name).await };
-    let mut kept = place.lock().await;
-    let begun = Instant::now();
-    if let Some(known) = kept.as_ref().filter(|known| begun < known.until || arrived <= known.begun) {
-        return Ok(known.page.clone());
-    }
-    let page = pages::page(web, name).await?;
-    *kept = Some(KeptPage { page: page.clone(), begun, until: begun + kept_for(begun.elapsed()) });
-    Ok(page)
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 
+use super::Web;
 use super::error::PageError;
 use super::form::{Form, Visitor};
 use super::page_frame::Page;
-use super::{Web, page_cache};
+use super::page_name::PageName;
 
 mod batches;
 pub(super) mod buttons;
@@ -17,58 +18,9 @@ mod overview;
 mod site;
 pub(super) mod trends;
 
-/// A page, identified by its path and query.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum PageName {
-    Overview,
-    Map { epoch: String, globe: bool },
-    Fleet,
-    Agent(String),
-    Batches,
-    Batch(String),
-    Site(String),
-    Trends,
-}
-
-impl PageName {
-    pub(super) fn of(uri: &Uri) -> Option<Self> {
-        let query = Form::of_query(uri);
-        let named = |name: &str| percent_decoded(name);
-        match uri.path().trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
-            [""] => Some(Self::Overview),
-            ["map"] => {
-                Some(Self::Map { epoch: query.field("epoch").to_owned(), globe: query.field("view") == "globe" })
-            }
-            ["fleet"] => Some(Self::Fleet),
-            ["agents", name] => named(name).map(Self::Agent),
-            ["batches"] => Some(Self::Batches),
-            ["batches", name] => named(name).map(Self::Batch),
-            ["site"] => Some(Self::Site(query.field("name").to_owned())),
-            ["trends"] => Some(Self::Trends),
-            _ => None,
-        }
-    }
-}
-
-/// Decodes `%XX`; `None` if a code is invalid or the result is not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            plain => plain,
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
 pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>, uri: Uri) -> Response {
     let Some(name) = PageName::of(&uri) else { return PageError::unknown().into_response() };
-    match page_cache::page(&web, &name).await {
+    match page(&web, &name).await {
         Ok(mut page) => {
             if let Visitor::Operator(form) = &visitor {
                 page.actions = buttons::of(&name, form, Form::of_query(&uri).field("done"));
@@ -80,8 +32,12 @@ pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<V
     }
 }
 
-/// Draws a page without the operators' buttons.
+/// Returns a page without the operators' buttons: the kept page, or a new drawing.
 pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
+    web.kept.page(name, draw(web, name)).await
+}
+
+async fn draw(web: &Web, name: &PageName) -> Result<Page, PageError> {
     match name {
         PageName::Overview => overview::page(web).await,
         PageName::Map { epoch, globe } => map::page(web, epoch, *globe).await,
@@ -91,22 +47,5 @@ pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> 
         PageName::Batch(name) => batches::batch(web, name).await,
         PageName::Site(name) => site::page(web, name).await,
         PageName::Trends => trends::page(web).await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_is_found_by_its_path_and_query() {
-        let of = |path: &str| PageName::of(&path.parse().unwrap());
-        assert_eq!(of("/"), Some(PageName::Overview));
-        assert_eq!(of("/agents/%E7%A7%8B%2F1"), Some(PageName::Agent("秋/1".to_owned())));
-        assert_eq!(of("/map?epoch=7&view=globe"), Some(PageName::Map { epoch: "7".to_owned(), globe: true }));
-        assert_eq!(of("/site?name=https%3A%2F%2Fa.cn"), Some(PageName::Site("https://a.cn".to_owned())));
-        for unknown in ["/x", "/agents", "/agents/%F", "/agents/%FF", "/agents/a/b", "/batches/a/cancel"] {
-            assert_eq!(of(unknown), None, "{unknown}");
-        }
     }
 }

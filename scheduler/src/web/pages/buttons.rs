@@ -12,10 +12,9 @@ use tonic::Request;
 
 use crate::web::error::PageError;
 use crate::web::form::FormCode;
+use crate::web::page_name::PageName;
 use crate::web::sign_in::see_other;
 use crate::web::{Web, elements};
-
-use super::PageName;
 
 /// The buttons of a page. `done` is the action that led to this page, if any.
 pub(super) fn of(name: &PageName, form: &FormCode, done: &str) -> Markup {

@@ -1,94 +1,35 @@
 //! The page of the map: the embedding in a plane, or the known positions on the globe.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
 use maud::html;
-use serde::Serialize;
-use sqlx::PgConnection;
 
+use crate::gnp::Position;
 use crate::gnp::projection::project;
-use crate::gnp::{Mesh, Position, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::Plane;
 use crate::store::agents::{self, AgentPlace, AgentPosition};
 use crate::store::reports::map::{self, PlacedSite};
-use crate::store::{self, embeddings, measurements};
+use crate::store::{self, embeddings};
 use crate::web::Web;
 use crate::web::elements::section;
 use crate::web::error::PageError;
 use crate::web::page_frame::Page;
 
+use data::{MapAgent, MapData, MapSite};
+
+mod data;
 mod drawing;
+pub(in crate::web) mod errors;
 
 /// Maximum number of agents and sites that are drawn. More marks would cover each other and make
 /// the page large. At least [`LEAST_SITES`] sites are drawn, even if there are many agents.
 const MARKS: usize = 1_500;
 const LEAST_SITES: usize = 300;
-/// Time for which the errors of an epoch are kept, because computing the errors of a thousand
-/// agents takes half a second. Few measurements change in this time.
-const FRESH: Duration = Duration::from_secs(60);
-/// Number of pairs that an agent's tooltip names: those with the largest errors.
-const WORST: usize = 3;
-
-/// The data from which the map is drawn.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(in crate::web) struct MapData {
-    /// The epoch of the embedding; null before the first embedding.
-    epoch: Option<i64>,
-    /// The epochs that can be shown, in order.
-    epochs: Vec<i64>,
-    fitted_at: Option<DateTime<Utc>>,
-    dimensions: usize,
-    /// The share of the coordinates' variance that remains visible in the plane, 0 to 1.
-    explained: f64,
-    agents: Vec<MapAgent>,
-    sites: Vec<MapSite>,
-    /// The approximate number of placed sites, over all epochs.
-    placed_sites: u64,
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct MapAgent {
-    name: String,
-    city: String,
-    carrier: String,
-    landmark: bool,
-    /// The coordinates in the plane and the height (the delay of the agent's own access), in
-    /// milliseconds.
-    x_ms: f64,
-    y_ms: f64,
-    height_ms: f64,
-    /// The median of |ln(predicted / measured)| over the agent's pairs; null without measurements.
-    median_error: Option<f64>,
-    /// The agent's pairs with the largest errors.
-    worst: Vec<MapResidual>,
-    latitude: Option<f64>,
-    longitude: Option<f64>,
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct MapResidual {
-    agent: String,
-    measured_ms: f64,
-    predicted_ms: f64,
-}
-
-#[derive(Debug, Clone, Serialize)]
-struct MapSite {
-    name: String,
-    agent: Option<String>,
-    x_ms: f64,
-    y_ms: f64,
-    latitude: Option<f64>,
-    longitude: Option<f64>,
-}
 
 /// Reads the embedding of an epoch, or the newest one if `epoch` is empty, with a sample
 /// of its sites.
-pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, PageError> {
+pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, PageError> {
     let wanted = match epoch {
         "" => None,
         text => Some(text.parse().map(EmbeddingEpoch::new).map_err(|_| unknown_epoch(text))?),
@@ -114,7 +55,7 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
         agents::positions(&mut tx).await?.into_iter().map(|known| (known.agent, known)).collect();
     let homes: BTreeMap<AgentId, AgentPlace> =
         agents::places(&mut tx).await?.into_iter().map(|home| (home.agent, home)).collect();
-    let errors = errors(&mut known_errors, &mut tx, &embedding, &known).await?;
+    let errors = errors::of_epoch(&mut known_errors, &mut tx, &embedding, &known).await?;
     let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
         let (known, home) = (known.get(&id), homes.get(&id));
         let position = known.and_then(|known| known.position);
@@ -160,62 +101,8 @@ fn unknown_epoch(epoch: &str) -> PageError {
     tonic::Status::not_found(format!("no map of epoch '{epoch}' is stored")).into()
 }
 
-type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
-
-/// The errors of one epoch, and the time at which they were computed.
-#[derive(Debug)]
-pub(in crate::web) struct EpochErrors {
-    epoch: EmbeddingEpoch,
-    at: Instant,
-    errors: Arc<AgentErrors>,
-}
-
-/// The errors of an epoch. They are computed again if they are older than [`FRESH`].
-async fn errors(
-    last: &mut Option<EpochErrors>,
-    conn: &mut PgConnection,
-    embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPosition>,
-) -> Result<Arc<AgentErrors>, PageError> {
-    if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
-        return Ok(Arc::clone(&last.errors));
-    }
-    let errors = Arc::new(residuals(conn, embedding, known).await?);
-    *last = Some(EpochErrors { epoch: embedding.epoch(), at: Instant::now(), errors: Arc::clone(&errors) });
-    Ok(errors)
-}
-
-/// Computes the map's errors for the pairs of each agent, from the present measurements.
-async fn residuals(
-    conn: &mut PgConnection,
-    embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPosition>,
-) -> Result<AgentErrors, PageError> {
-    let mut mesh = Mesh::new();
-    for measured in measurements::mesh(conn).await? {
-        mesh.insert(measured.prober, measured.target, measured.rtt);
-    }
-    let quality = Quality::of(embedding, &mesh);
-    let mut errors: AgentErrors = BTreeMap::new();
-    for agent in quality.agents().iter().filter(|agent| agent.distances > 0) {
-        errors.insert(agent.agent, (Some(agent.median_error), Vec::new()));
-    }
-    // The residuals are sorted, the largest errors first.
-    for residual in quality.residuals() {
-        for (agent, other) in [(residual.from, residual.to), (residual.to, residual.from)] {
-            let Some((_, worst)) = errors.get_mut(&agent).filter(|(_, worst)| worst.len() < WORST) else { continue };
-            worst.push(MapResidual {
-                agent: known.get(&other).map_or_else(|| format!("agent {other}"), |agent| agent.name.clone()),
-                measured_ms: residual.measured.as_millis_f64(),
-                predicted_ms: residual.predicted.as_millis_f64(),
-            });
-        }
-    }
-    Ok(errors)
-}
-
 pub(super) async fn page(web: &Web, epoch: &str, globe: bool) -> Result<Page, PageError> {
-    let map = data(web, epoch).await?;
+    let map = read(web, epoch).await?;
     let plane = if globe { Plane::Globe } else { Plane::Network };
     let live = html! {
         @match map.epoch {

@@ -9,7 +9,7 @@ use crate::model::stats::count;
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
 use crate::web::elements::{self, float};
 
-use super::{MapAgent, MapData};
+use super::data::{MapAgent, MapData};
 
 /// The controls for the epoch and the view. They also work without scripts.
 pub(super) fn controls(map: &MapData, globe: bool) -> Markup {
@@ -110,7 +110,7 @@ fn tooltip(agent: &MapAgent) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::web::pages::map::MapSite;
+    use crate::web::pages::map::data::MapSite;
 
     #[test]
     fn a_map_is_drawn_by_distance_and_by_position_where_it_is_known() {

@@ -1,0 +1,74 @@
+//! The struct `EpochErrors` keeps the errors of one map, because they take long to compute.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+
+use super::data::MapResidual;
+use crate::gnp::{Mesh, Quality};
+use crate::model::{AgentId, EmbeddingEpoch};
+use crate::store::agents::AgentPosition;
+use crate::store::measurements;
+use crate::web::error::PageError;
+
+/// Time for which the errors of an epoch are kept, because computing the errors of a thousand
+/// agents takes half a second. Few measurements change in this time.
+const FRESH: Duration = Duration::from_secs(60);
+/// Number of pairs that an agent's tooltip names: those with the largest errors.
+const WORST: usize = 3;
+
+type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
+
+/// The errors of one epoch, and the time at which they were computed.
+#[derive(Debug)]
+pub(in crate::web) struct EpochErrors {
+    epoch: EmbeddingEpoch,
+    at: Instant,
+    errors: Arc<AgentErrors>,
+}
+
+/// Returns the errors of an epoch. They are computed again if they are older than [`FRESH`].
+pub(super) async fn of_epoch(
+    last: &mut Option<EpochErrors>,
+    conn: &mut PgConnection,
+    embedding: &crate::gnp::Embedding,
+    known: &BTreeMap<AgentId, AgentPosition>,
+) -> Result<Arc<AgentErrors>, PageError> {
+    if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
+        return Ok(Arc::clone(&last.errors));
+    }
+    let errors = Arc::new(residuals(conn, embedding, known).await?);
+    *last = Some(EpochErrors { epoch: embedding.epoch(), at: Instant::now(), errors: Arc::clone(&errors) });
+    Ok(errors)
+}
+
+/// Computes the map's errors for the pairs of each agent, from the present measurements.
+async fn residuals(
+    conn: &mut PgConnection,
+    embedding: &crate::gnp::Embedding,
+    known: &BTreeMap<AgentId, AgentPosition>,
+) -> Result<AgentErrors, PageError> {
+    let mut mesh = Mesh::new();
+    for measured in measurements::mesh(conn).await? {
+        mesh.insert(measured.prober, measured.target, measured.rtt);
+    }
+    let quality = Quality::of(embedding, &mesh);
+    let mut errors: AgentErrors = BTreeMap::new();
+    for agent in quality.agents().iter().filter(|agent| agent.distances > 0) {
+        errors.insert(agent.agent, (Some(agent.median_error), Vec::new()));
+    }
+    // The residuals are sorted, the largest errors first.
+    for residual in quality.residuals() {
+        for (agent, other) in [(residual.from, residual.to), (residual.to, residual.from)] {
+            let Some((_, worst)) = errors.get_mut(&agent).filter(|(_, worst)| worst.len() < WORST) else { continue };
+            worst.push(MapResidual {
+                agent: known.get(&other).map_or_else(|| format!("agent {other}"), |agent| agent.name.clone()),
+                measured_ms: residual.measured.as_millis_f64(),
+                predicted_ms: residual.predicted.as_millis_f64(),
+            });
+        }
+    }
+    Ok(errors)
+}
