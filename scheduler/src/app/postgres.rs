@@ -19,21 +19,20 @@ use sqlx::{ConnectOptions, Connection};
 mod account;
 mod binaries;
 mod cluster;
+mod error;
 mod server;
 mod settings;
 
 pub use binaries::{Tool, tool};
+pub use error::PostgresError;
 
-use account::Account;
+use account::{Account, USER};
 use binaries::Binaries;
 use cluster::{Found, SocketDir};
 use server::Server;
 
 use crate::app::disk;
 
-/// The superuser of the cluster. If the scheduler runs as root, this is also the system user that
-/// runs the server.
-const USER: &str = "postgres";
 /// The name of the scheduler's database.
 const DATABASE: &str = "landfall";
 /// The cluster's folder in a data directory.
@@ -46,39 +45,6 @@ pub(crate) const OLDEST_MAJOR: u32 = 13;
 /// Interval between attempts to connect to a server that is starting.
 const START_POLL: Duration = Duration::from_millis(50);
 
-/// Why the private Postgres is not available.
-#[derive(Debug, thiserror::Error)]
-pub enum PostgresError {
-    #[error(
-        "no Postgres server is installed (looked in {LOOKED_IN}): install Debian's package postgresql, or give --database-url"
-    )]
-    NotInstalled,
-    /// The cluster's folder contains other files.
-    #[error("{0} is not empty and contains no Postgres cluster: choose another data directory with --data-dir")]
-    Foreign(PathBuf),
-    #[error(
-        "root runs the private Postgres as the user postgres, who does not exist: install Debian's package \
-         postgresql, or run landfall as an ordinary user"
-    )]
-    NoAccount,
-    /// The user postgres may not enter the data directory.
-    #[error(
-        "the user postgres cannot pass through {blocked} to reach {path}: choose another directory with --data-dir \
-         (/var/lib/landfall is the default), or run chmod o+x {blocked}"
-    )]
-    Unreachable {
-        path: PathBuf,
-        /// The directory above `path` that the user postgres may not enter.
-        blocked: PathBuf,
-    },
-    #[error(
-        "the program setpriv, which starts the private Postgres, cannot be run: install Debian's package util-linux"
-    )]
-    NoSetpriv,
-    #[error(transparent)]
-    Other(#[from] anyhow::Error),
-}
-
 /// The server that would be used for a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckedPostgres {
@@ -87,9 +53,6 @@ pub(crate) struct CheckedPostgres {
     /// Whether the cluster already exists.
     pub(crate) made: bool,
 }
-
-/// Where Landfall looks for Postgres' programs, as named in messages.
-const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping this value asks the server to stop;
 /// [`PrivatePostgres::stop`] also waits until the server has ended.
@@ -272,7 +235,8 @@ impl PreparedServer {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    /// The installed server that fits the cluster. If there is no cluster yet, the newest version that is installed.
+    /// The installed server that fits the cluster. If there is no cluster yet, the newest version
+    /// that is installed.
     fn binaries(cluster: &Path, data_dir: &Path) -> Result<Binaries, PostgresError> {
         let installed = binaries::installed();
         match cluster::version(cluster)? {

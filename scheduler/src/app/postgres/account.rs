@@ -10,8 +10,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, anyhow};
 use nix::unistd::{Gid, Uid, User};
 
-use super::{PostgresError, USER};
+use super::error::PostgresError;
 
+/// The superuser of the cluster. If the scheduler runs as root, this is also the system user that
+/// runs the server.
+pub(super) const USER: &str = "postgres";
 /// A shell script that runs between `setpriv` and the program. It exits if the parent has already
 /// ended, because then the parent-death signal would never be sent.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;

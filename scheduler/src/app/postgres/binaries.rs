@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, anyhow};
 
-use super::{LOOKED_IN, PostgresError};
+use super::error::{LOOKED_IN, PostgresError};
 
 /// The folder of Debian's Postgres servers.
 const DEBIAN: &str = "/usr/lib/postgresql";

@@ -12,10 +12,11 @@ use anyhow::{Context, anyhow, ensure};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::account::Account;
+use super::account::{Account, USER};
 use super::binaries::Binaries;
+use super::error::PostgresError;
+use super::server::tail;
 use super::settings::PORT;
-use super::{PostgresError, USER};
 
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -101,7 +102,7 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
         .context("run setpriv")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(anyhow!("initdb failed: {}", super::server::tail(&said)).into());
+        return Err(anyhow!("initdb failed: {}", tail(&said)).into());
     }
     fs::rename(&unfinished, cluster).with_context(|| failed("rename to", cluster))?;
     let parent = cluster.parent().unwrap_or(Path::new("/"));
