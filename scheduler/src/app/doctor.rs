@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::app::data_dir::DataDir;
 use crate::app::exit::sentence;
 use crate::app::geoip::GeoIp;
-use crate::app::tls::CA;
+use crate::app::tls::{self, CA};
 use crate::app::up::{self, Configuration, Options};
 use crate::config::Config;
 
@@ -165,7 +165,7 @@ pub(crate) async fn examine(options: &Options) -> Examination {
             CheckResult::skip("name", "agents on other machines cannot connect: the scheduler listens on loopback")
         }
     });
-    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, up::now()));
+    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, tls::now()));
     results.push(clock::judge(synchronised, database.clock_offset()));
     Examination { results, answers: port.answers(), contact_url: config.contact_url.or_else(|| database.contact_url()) }
 }

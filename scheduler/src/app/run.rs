@@ -55,7 +55,7 @@ pub async fn run(
     });
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
     if let Some(ServerTls { leaf, .. }) = tls {
-        let leaf = leaf.keep(crate::app::up::now, tls::RENEWAL_PERIOD, stop.clone());
+        let leaf = leaf.keep(tls::now, tls::RENEWAL_PERIOD, stop.clone());
         parts.spawn(async move {
             leaf.await;
             ("certificate", Ok(()))

@@ -150,6 +150,12 @@ impl Leaf {
     }
 }
 
+/// The present time, by which certificates are dated and judged.
+#[expect(clippy::disallowed_methods, reason = "the outermost edge reads the clock, to date certificates")]
+pub(crate) fn now() -> DateTime<Utc> {
+    Utc::now()
+}
+
 /// Installs the cryptography provider of rustls for this process.
 pub fn install_crypto() {
     // A second installation fails, which is harmless because the first one installed the same

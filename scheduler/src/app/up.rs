@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use chrono::{DateTime, Utc};
 use landfall_proto::traces::Collector;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
@@ -118,7 +117,7 @@ async fn serve(
     let token = operator_token::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
-        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
+        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), tls::now())?),
     };
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
     if address.ip().is_unspecified() && options.advertise.is_none() {
@@ -307,11 +306,6 @@ pub(crate) fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the outermost edge reads the clock, to date certificates")]
-pub(crate) fn now() -> DateTime<Utc> {
-    Utc::now()
 }
 
 #[cfg(test)]

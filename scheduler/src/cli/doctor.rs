@@ -13,7 +13,7 @@ use super::{ConnectionArgs, SchedulerArgs, connection};
 use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended};
-use crate::app::up;
+use crate::app::{tls, up};
 
 mod fleet;
 
@@ -83,7 +83,7 @@ async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs)
     let certificate = async {
         let parsed = Url::parse(url).ok().filter(|url| url.scheme() == "https")?;
         let (host, port) = (parsed.host_str()?, parsed.port_or_known_default()?);
-        doctor::of_scheduler(host.trim_matches(['[', ']']), port, &ca?, up::now()).await
+        doctor::of_scheduler(host.trim_matches(['[', ']']), port, &ca?, tls::now()).await
     };
     let (asked, certificate) = tokio::join!(in_time("scheduler", Asked::of(connection)), certificate);
     match asked {

@@ -266,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_served_certificate_is_judged_by_its_validity_and_its_names() {
-        let (base, now) = (tempfile::tempdir().unwrap(), crate::app::up::now());
+        let (base, now) = (tempfile::tempdir().unwrap(), tls::now());
         let ca = base.path().join("tls/ca.pem");
         for (issued_ago, state, said) in [
             (0, State::Ok, "; for 127.0.0.1"),
