@@ -1,16 +1,14 @@
 //! `landfall doctor`: checks everything that a scheduler needs on its machine, and suggests a
 //! remedy for each fault.
 //!
-//! Each file in the folder `doctor` has functions that read the facts about one subject, and
-//! functions that judge these facts. Doctor changes nothing and takes no lock, so it may run before
-//! the first start and while a scheduler runs. The checks run at the same time, each with a time
-//! limit.
+//! Each check has a file in the folder `doctor`, with functions that read the facts about one
+//! subject, and functions that judge these facts. Doctor changes nothing and takes no lock, so it
+//! may run before the first start and while a scheduler runs. The checks run at the same time, each
+//! with a time limit.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::unistd::Uid;
-use serde::Serialize;
 
 use crate::app::data_dir::DataDir;
 use crate::app::exit::sentence;
@@ -21,88 +19,24 @@ use crate::config::Config;
 
 mod account;
 mod certificates;
+mod check_result;
 mod clock;
 mod data_dir;
 mod database;
 mod names;
 mod port;
+mod served_certificate;
+mod time_limit;
+
+use data_dir::PACKAGE_FOLDER;
+use time_limit::reading;
 
 pub(crate) use certificates::of_scheduler;
+pub(crate) use check_result::{CheckResult, State};
+pub(crate) use time_limit::in_time;
 
-/// Maximum time of one check. A healthy server answers within milliseconds, and a name server
-/// within two seconds. Even if nothing answers, the whole command should take no more than 15 s.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The data directory and the configuration of the Debian package.
-const PACKAGE_FOLDER: &str = "/var/lib/landfall";
+/// The configuration of the Debian package.
 const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
-
-/// What a check found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    Ok,
-    /// The subject works, but could be better.
-    Note,
-    /// The check does not apply here, or cannot be made now.
-    Skip,
-    Wrong,
-}
-
-impl State {
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Skip => "skip",
-            Self::Wrong => "WRONG",
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct CheckResult {
-    pub(crate) check: &'static str,
-    pub(crate) state: State,
-    /// The finding, as shown to the operator.
-    pub(crate) text: String,
-    /// What the operator should do; `None` if nothing needs to be done.
-    pub(crate) remedy: Option<String>,
-}
-
-impl CheckResult {
-    pub(crate) fn ok(check: &'static str, text: impl Into<String>) -> Self {
-        Self { check, state: State::Ok, text: text.into(), remedy: None }
-    }
-
-    pub(crate) fn note(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, state: State::Note, text: text.into(), remedy: Some(remedy.into()) }
-    }
-
-    pub(crate) fn skip(check: &'static str, text: impl Into<String>) -> Self {
-        Self { check, state: State::Skip, text: text.into(), remedy: None }
-    }
-
-    pub(crate) fn wrong(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, state: State::Wrong, text: text.into(), remedy: Some(remedy.into()) }
-    }
-}
-
-/// Awaits the facts of a check. Fails the check if that takes too long.
-pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = T>) -> Result<T, CheckResult> {
-    tokio::time::timeout(PATIENCE, facts).await.map_err(|_| {
-        let text = format!("no answer within {} s", PATIENCE.as_secs());
-        CheckResult::wrong(check, text, "check whether a disk, a name server or a server on the network hangs")
-    })
-}
-
-/// Reads facts on a thread that is allowed to block, because a disk may hang.
-async fn reading<T: Send + 'static>(
-    check: &'static str,
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, CheckResult> {
-    let read = in_time(check, tokio::task::spawn_blocking(read)).await?;
-    read.map_err(|error| CheckResult::wrong(check, format!("the check failed: {error}"), "report this as a fault"))
-}
 
 /// The results of all checks on a machine.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use nix::unistd::{Uid, User};
 
-use super::CheckResult;
+use super::check_result::CheckResult;
 
 const CHECK: &str = "user";
 /// The file that contains the lowest port on which every user may listen.

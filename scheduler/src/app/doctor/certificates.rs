@@ -3,21 +3,18 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use landfall_proto::peer;
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
+use super::check_result::CheckResult;
 use super::port::PortFacts;
-use super::{CheckResult, in_time};
+use super::served_certificate::{Unserved, served};
+use super::time_limit::in_time;
 use crate::app::tls::{AUTHORITY_WARNED_BEFORE, CA, CA_KEY, DOMAIN, NEW_AUTHORITY, RENEWED_BEFORE, validity};
 
 const AUTHORITY: &str = "authority";
@@ -25,56 +22,6 @@ const CERTIFICATE: &str = "certificate";
 /// A renewal that is overdue by more than this time counts as failed. A running scheduler checks
 /// once an hour whether a renewal is needed.
 const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
-
-/// Why no valid certificate was served.
-#[derive(Debug)]
-pub(super) enum Unserved {
-    /// The data directory's authority signed the certificate, but the certificate is not valid now.
-    Outdated(&'static str),
-    /// The server is not a scheduler of this fleet. Contains the reason for this conclusion.
-    Stranger(String),
-    Failed(String),
-}
-
-/// Connects to a server over TLS. Returns the server's certificate if the authority in the file
-/// `ca` signed it.
-pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<CertificateDer<'static>, Unserved> {
-    let failed = |what: String| Unserved::Failed(what);
-    let ca_file = ca.display();
-    let pem = tokio::fs::read(ca).await.map_err(|error| failed(format!("read {ca_file}: {error}")))?;
-    let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_slice(&pem);
-    let trusted = authority.ok().is_some_and(|authority| roots.add(authority).is_ok());
-    if !trusted {
-        return Err(failed(format!("{ca_file} contains no certificate")));
-    }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    let name = ServerName::try_from(DOMAIN).expect("a valid name");
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| failed(error.to_string()))?;
-    let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    let stream = connected.map_err(|error| refused(&error))?;
-    let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
-    leaf.ok_or_else(|| failed("it sent no certificate".to_owned()))
-}
-
-fn refused(error: &io::Error) -> Unserved {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    if let Some(rustls::Error::InvalidCertificate(fault)) = tls {
-        match fault {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                return Unserved::Outdated("its certificate has expired");
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                return Unserved::Outdated("its certificate is not valid yet");
-            }
-            _ => {}
-        }
-    }
-    match peer::stranger(error) {
-        Some(stranger) => Unserved::Stranger(stranger.to_string()),
-        None => Unserved::Failed(error.to_string()),
-    }
-}
 
 /// Checks the certificate of a scheduler on another machine; `None` if the scheduler cannot be
 /// reached.

@@ -6,7 +6,8 @@ use std::process::Stdio;
 use chrono::TimeDelta;
 use tokio::process::Command;
 
-use super::{CheckResult, in_time};
+use super::check_result::CheckResult;
+use super::time_limit::in_time;
 
 const CHECK: &str = "clock";
 /// Maximum difference between the clocks of two machines. The same limit applies to agents' clocks.

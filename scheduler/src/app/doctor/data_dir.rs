@@ -9,13 +9,17 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{major, minor};
 use nix::unistd::{AccessFlags, Uid, access};
 
-use super::{CheckResult, PACKAGE_FOLDER, account, reading};
+use super::account;
+use super::check_result::CheckResult;
+use super::time_limit::reading;
 use crate::app::client_file::CLIENT_FILE;
 use crate::app::data_dir::{LOCK_FILE, SECRETS};
 use crate::app::disk;
 use crate::app::postgres::LEAST_ROOM;
 
 const CHECK: &str = "data dir";
+/// The data directory of the Debian package.
+pub(super) const PACKAGE_FOLDER: &str = "/var/lib/landfall";
 /// Number of free bytes below which the operator should act, because the write-ahead log of the
 /// private Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may
 /// stop.

@@ -8,8 +8,9 @@ use nix::unistd::Uid;
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
+use super::check_result::{CheckResult, State};
 use super::data_dir::Holder;
-use super::{CheckResult, State, in_time, reading};
+use super::time_limit::{in_time, reading};
 use crate::app::exit::sentence;
 use crate::app::operator_token;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};

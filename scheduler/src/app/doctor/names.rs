@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use tokio::net::lookup_host;
 
-use super::{CheckResult, in_time};
+use super::check_result::CheckResult;
+use super::time_limit::in_time;
 use crate::app::address::AdvertisedAddress;
 
 const CHECK: &str = "name";

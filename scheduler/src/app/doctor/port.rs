@@ -13,9 +13,10 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::certificates::{self, Unserved};
+use super::check_result::CheckResult;
 use super::data_dir::Holder;
-use super::{CheckResult, in_time};
+use super::served_certificate::{Unserved, served};
+use super::time_limit::in_time;
 use crate::app::address::local;
 use crate::app::tls::DOMAIN;
 
@@ -72,7 +73,7 @@ async fn ask(listen: SocketAddr, ca: &Path) -> PortFacts {
             None => health(endpoint, None).await,
         };
     }
-    let leaf = match certificates::served(&address.ip().to_string(), address.port(), ca).await {
+    let leaf = match served(&address.ip().to_string(), address.port(), ca).await {
         Ok(leaf) => leaf,
         Err(Unserved::Outdated(why)) => return PortFacts::OutdatedCertificate(why),
         Err(Unserved::Stranger(why) | Unserved::Failed(why)) => return PortFacts::Stranger(why),

@@ -5,6 +5,7 @@ use chrono::TimeDelta;
 
 use super::account::AccountFacts;
 use super::names::Resolved;
+use super::time_limit::PATIENCE;
 use super::*;
 use crate::app::address::AdvertisedAddress;
 
