@@ -15,7 +15,7 @@ use serde::Serialize;
 use tonic::Response;
 
 use super::ConnectionArgs;
-use super::agents::{service_tone, service_words};
+use super::agents::service::{service_tone, service_words};
 use super::connection::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, Tone, View};
 use super::watch_flag::WatchFlag;

@@ -8,12 +8,14 @@ use landfall_proto::v1::{
 use serde::Serialize;
 use tonic::Code;
 
-use super::{reach, service};
+use super::list::known;
+use super::reach;
+use super::service::service;
+use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 use crate::cli::reports::events;
 use crate::cli::watch_flag::WatchFlag;
-use crate::cli::{ConnectionArgs, agents};
 
 pub(in crate::cli) async fn show(
     name: &str,
@@ -49,7 +51,7 @@ pub(in crate::cli) struct Shown {
 impl Shown {
     pub(in crate::cli) fn new(shown: ShowAgentResponse, ways: Vec<Way>) -> Self {
         let ShowAgentResponse { agent, session, leases, refusals, events } = shown;
-        Self { agent: agents::known(agent.unwrap_or_default()), session, leases, refusals, ways, events }
+        Self { agent: known(agent.unwrap_or_default()), session, leases, refusals, ways, events }
     }
 }
 

@@ -50,6 +50,11 @@ pub(crate) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
 
+/// Formats a load level for a table, with its sign; a dash for `None`.
+pub(crate) fn level_cell(level: Option<i64>) -> String {
+    level.map_or_else(dash, |level| format!("{level:+}"))
+}
+
 /// Formats a count with its noun, which gets an s unless the count is 1.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }

@@ -155,7 +155,7 @@ impl Printed {
 #[test]
 fn what_programs_read_stays_as_it_is() {
     let mut printed = Printed { contract: Contract::read(None), text: String::new(), answers: Answers::default() };
-    printed.rows("agents list", agents::known);
+    printed.rows("agents list", agents::list::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
     printed.rows("agents enrol", |made| enrol::EnrolmentRow(enrol::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));

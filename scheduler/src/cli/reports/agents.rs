@@ -2,8 +2,8 @@
 
 use landfall_proto::v1;
 
-use crate::cli::agents::{level_cell, service_tone, service_words};
-use crate::cli::output::{self, Column, Row, Tone, count_cell, millis_cell, size_cell};
+use crate::cli::agents::service::{service_tone, service_words};
+use crate::cli::output::{self, Column, Row, Tone, count_cell, level_cell, millis_cell, size_cell};
 
 impl Row for v1::AgentRow {
     const COLUMNS: &'static [Column<Self>] = &[

@@ -9,9 +9,8 @@ use landfall_proto::v1::{
 
 use super::show::globe_cell;
 use crate::cli::ConnectionArgs;
-use crate::cli::agents::level_cell;
 use crate::cli::connection::Client;
-use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
+use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, level_cell};
 
 /// Maximum number of agents named for each constraint that excludes them.
 const NAMED_AT_MOST: usize = 10;

@@ -5,7 +5,7 @@ use landfall_proto::v1::{Agent, ListAgentsRequest, ShowAgentRequest};
 use maud::html;
 use tonic::Request;
 
-use crate::cli::agents::service;
+use crate::cli::agents::service::service;
 use crate::cli::output::{View, number};
 use crate::web::Web;
 use crate::web::elements::{self, section, table};
