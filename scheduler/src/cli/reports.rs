@@ -4,6 +4,7 @@
 pub(super) mod accuracy;
 mod agents;
 pub(super) mod assignments;
+mod crawl_filter;
 pub(super) mod events;
 pub(super) mod failures;
 mod hosts;
@@ -11,7 +12,7 @@ mod html;
 pub(super) mod plan;
 pub(super) mod throughput;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use landfall_proto::v1::{self, AgentsReportRequest};
 
 use self::accuracy::AccuracyArgs;
@@ -22,12 +23,10 @@ use self::html::HtmlArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::connection::Client;
-use super::filters::{PlaceArgs, TimeArgs};
-use super::flag_values::timestamp;
+use super::filters::PlaceArgs;
 use super::output::{FormatArgs, View};
 use super::sites::list::TasksArgs;
 use super::watch_flag::WatchFlag;
-use crate::model::ReportGroup;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -97,40 +96,4 @@ impl ReportCommand {
             }
         }
     }
-}
-
-/// Selects crawls by their agent, or failed sites by the agent that was chosen last for them.
-#[derive(Debug, Args)]
-struct CrawlArgs {
-    /// Only this batch
-    #[arg(long, value_name = "NAME")]
-    batch: Option<String>,
-    /// Only this agent
-    #[arg(long, value_name = "NAME")]
-    agent: Option<String>,
-    #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    time: TimeArgs,
-}
-
-impl CrawlArgs {
-    fn filter(self) -> v1::CrawlFilter {
-        v1::CrawlFilter {
-            batch: self.batch.unwrap_or_default(),
-            agent: self.agent.unwrap_or_default(),
-            cities: self.places.city,
-            carriers: self.places.carrier,
-            countries: self.places.country,
-            since: self.time.since.map(timestamp),
-            until: self.time.until.map(timestamp),
-        }
-    }
-}
-
-/// Converts the properties by which rows are grouped to the protocol's type; `usual` applies if the
-/// user gave none.
-fn groups(asked: &[ReportGroup], usual: &[ReportGroup]) -> Vec<i32> {
-    let groups = if asked.is_empty() { usual } else { asked };
-    groups.iter().map(|group| v1::ReportGroup::from(*group).into()).collect()
 }

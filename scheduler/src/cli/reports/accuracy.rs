@@ -3,7 +3,7 @@
 use clap::Args;
 use landfall_proto::v1::{self, AccuracyRequest, AccuracyResponse, AccuracyRow};
 
-use super::{CrawlArgs, groups};
+use super::crawl_filter::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::flag_values::one_of;

@@ -5,7 +5,7 @@ use clap::Args;
 use landfall_proto::json::Word as _;
 use landfall_proto::v1::{self, FailureRow, FailuresRequest, FailuresResponse};
 
-use super::{CrawlArgs, groups};
+use super::crawl_filter::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::flag_values::one_of;
