@@ -186,7 +186,12 @@ Examples:
 It changes nothing, and ends within 15 s. Without --config it reads /etc/landfall/landfall.toml if the data directory is
 /var/lib/landfall. On a machine without that directory, --scheduler checks the scheduler from outside. Each line is ok, note
 (it works, but could be better), skip (not checked), or WRONG.")]
-    Doctor(doctor::DoctorArgs),
+    Doctor {
+        #[command(flatten)]
+        scheduler: SchedulerArgs,
+        #[command(flatten)]
+        doctor: doctor::DoctorArgs,
+    },
     /// Print the version of this program, and of the scheduler if one answers
     #[command(after_help = "Example:\n  landfall version --format json")]
     Version(output::ShowFormatArgs),
@@ -258,7 +263,7 @@ struct RunArgs {
 
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
-    complete::answer_shell();
+    complete::answer_shell(command);
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return exit::report(Err(error)),
@@ -307,10 +312,10 @@ impl Cli {
                 Command::Plan(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
-                Command::Doctor(args) => args.run(&connection).await,
+                Command::Doctor { scheduler, doctor } => doctor.run(scheduler.options(&connection), &connection).await,
                 Command::Version(format) => version::run(format, &connection).await,
                 Command::Completions(args) => args.run(),
-                Command::Man { folder } => complete::write_manual(&folder),
+                Command::Man { folder } => complete::write_manual(for_manual(), &folder),
             }
         });
         // Do not wait for background tasks: a pending read of standard input would delay the exit.

@@ -17,8 +17,8 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use landfall_proto::v1::{ListAgentsRequest, ListBatchesRequest};
 
+use super::ConnectionArgs;
 use super::connection::Client;
-use super::{ConnectionArgs, command, for_manual};
 use crate::app::exit::print;
 use crate::app::tls;
 use crate::model::Strategy;
@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const ZSH_FIRST: &str = "if [ \"$funcstack[1]\" = _landfall ]; then _clap_dynamic_completer_landfall \"$@\"; fi\n";
 /// Maximum number of batches requested, newest first.
 const MOST_BATCHES: u64 = 1000;
+
+/// Makes the whole command `landfall`.
+type Landfall = fn() -> clap::Command;
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {
@@ -56,31 +59,33 @@ impl CompletionsArgs {
 }
 
 /// If a shell's script requests completions, prints them and exits.
-pub(super) fn answer_shell() {
-    CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
+pub(super) fn answer_shell(landfall: Landfall) {
+    CompleteEnv::with_factory(|| with_names(landfall(), landfall)).var(VARIABLE).complete();
 }
 
-pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
+pub(super) fn write_manual(landfall: clap::Command, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(for_manual(), folder))
+        .and_then(|()| clap_mangen::generate_to(landfall, folder))
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
 /// Adds completions of names to flags and arguments. An argument's identifier has the same meaning
 /// in all commands.
-fn with_names(command: clap::Command) -> clap::Command {
+fn with_names(command: clap::Command, landfall: Landfall) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
-        "batch" | "batches" => arg.add(ArgValueCompleter::new(batches)),
-        "agent" | "name" | "names" | "other" => arg.add(ArgValueCompleter::new(agents)),
+        "batch" | "batches" => arg.add(ArgValueCompleter::new(move |begun: &OsStr| batches(landfall, begun))),
+        "agent" | "name" | "names" | "other" => {
+            arg.add(ArgValueCompleter::new(move |begun: &OsStr| agents(landfall, begun)))
+        }
         "strategy" => arg.add(ArgValueCompleter::new(strategies)),
         _ => arg,
     });
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_names))
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |one| with_names(one, landfall)))
 }
 
-fn batches(begun: &OsStr) -> Vec<CompletionCandidate> {
-    let asked = asked(async |client| {
+fn batches(landfall: Landfall, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let asked = asked(landfall, async |client| {
         let request = ListBatchesRequest { limit: MOST_BATCHES, ..ListBatchesRequest::default() };
         let listed = client.answer(client.sites().list_batches(request).await)?;
         Ok(listed.batches.into_iter().map(|batch| batch.name).collect())
@@ -88,8 +93,8 @@ fn batches(begun: &OsStr) -> Vec<CompletionCandidate> {
     beginning(asked, begun)
 }
 
-fn agents(begun: &OsStr) -> Vec<CompletionCandidate> {
-    let asked = asked(async |client| {
+fn agents(landfall: Landfall, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let asked = asked(landfall, async |client| {
         let listed = client.answer(client.fleet().list_agents(ListAgentsRequest::default()).await)?;
         Ok(listed.agents.into_iter().map(|agent| agent.name).collect())
     });
@@ -107,10 +112,10 @@ fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<Comp
 
 /// Asks a scheduler for names. The scheduler comes from the typed flags, the environment or
 /// client.toml.
-fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
+fn asked(landfall: Landfall, ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     tls::install_crypto();
-    let connection = connection(std::env::args_os().skip_while(|word| word != "--").skip(1));
+    let connection = connection(landfall(), std::env::args_os().skip_while(|word| word != "--").skip(1));
     let asking = async { ask(&Client::connect(&connection).await?).await };
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await });
     // Do not wait for background tasks: a pending name resolution would delay the answer.
@@ -119,14 +124,15 @@ fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<S
 }
 
 /// The connection flags in a command line that the user has not finished typing.
-fn connection(words: impl Iterator<Item = std::ffi::OsString>) -> ConnectionArgs {
-    let typed = command().ignore_errors(true).try_get_matches_from(words).ok();
+fn connection(landfall: clap::Command, words: impl Iterator<Item = std::ffi::OsString>) -> ConnectionArgs {
+    let typed = landfall.ignore_errors(true).try_get_matches_from(words).ok();
     typed.and_then(|typed| ConnectionArgs::from_arg_matches(&typed).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{command, for_manual};
 
     #[test]
     fn every_command_has_a_page_of_the_manual() {
@@ -137,7 +143,7 @@ mod tests {
             }
         }
         let folder = tempfile::tempdir().unwrap();
-        write_manual(folder.path()).unwrap();
+        write_manual(for_manual(), folder.path()).unwrap();
         let mut written: Vec<String> =
             fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         let mut expected = Vec::new();
@@ -159,7 +165,7 @@ mod tests {
             command.get_subcommands().for_each(|command| completed(command, found));
         }
         let mut found = Vec::new();
-        completed(&with_names(command()), &mut found);
+        completed(&with_names(command(), command), &mut found);
         for expected in ["submit batch", "submit strategy", "wait batches", "drain name", "set names", "events agent"] {
             assert!(found.iter().any(|one| one == expected), "{expected}: {found:?}");
         }
@@ -168,7 +174,7 @@ mod tests {
     #[test]
     fn an_unfinished_line_names_its_scheduler() {
         let typed = ["landfall", "batches", "show", "--data-dir", "d", "--scheduler", "http://127.0.0.1:1", ""];
-        let connection = connection(typed.into_iter().map(Into::into));
+        let connection = connection(command(), typed.into_iter().map(Into::into));
         assert_eq!(connection.data_dir.as_deref(), Some(Path::new("d")));
         assert_eq!(connection.scheduler, ["http://127.0.0.1:1"]);
     }

@@ -9,7 +9,7 @@ use url::Url;
 
 use super::output::ShowFormatArgs;
 use super::output::View;
-use super::{ConnectionArgs, SchedulerArgs, connection};
+use super::{ConnectionArgs, connection};
 use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended};
@@ -22,8 +22,6 @@ use fleet::Asked;
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     #[command(flatten)]
-    scheduler: SchedulerArgs,
-    #[command(flatten)]
     format: ShowFormatArgs,
 }
 
@@ -35,9 +33,10 @@ struct Report {
 }
 
 impl DoctorArgs {
-    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { scheduler, format } = self;
-        let options = doctor::with_default_paths(scheduler.options(connection))?;
+    /// Checks the scheduler that `up` or `serve` would run with these options.
+    pub(super) async fn run(self, options: up::Options, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { format } = self;
+        let options = doctor::with_default_paths(options)?;
         let data_dir = options.data_dir.clone().unwrap_or_default();
         let elsewhere = connection.scheduler.first().filter(|_| !data_dir.join(LOCK_FILE).exists());
         let checks = match elsewhere {
