@@ -6,20 +6,26 @@
 //! [`notifier`] collects the signals for other schedulers and sends them together.
 
 pub mod notifier;
+mod task;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::app::database_watch::Database;
 use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
 
 use notifier::{Notifier, Signals};
+use task::for_tasks;
+
+pub use task::Task;
 
 /// The time of the last signal of any kind, which shows whether the system is active.
 #[derive(Debug)]
@@ -81,30 +87,9 @@ impl Signal {
     }
 }
 
-/// Declares the background tasks that can be woken. Each background task has a signal of the same
-/// name, and a role. A scheduler runs the background task only while it leads this role.
-macro_rules! tasks {
+/// Declares the signals. Each signal wakes the background task of the same name.
+macro_rules! wakes {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
-        /// A background task that can be woken.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Task {
-            $($(#[$doc])* $task,)+
-        }
-
-        impl Task {
-            pub const ALL: &[Self] = &[$(Self::$task,)+];
-
-            /// The background task's name, as used in logs and in messages between schedulers.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$task => stringify!($signal),)+ }
-            }
-
-            /// The role whose leader runs the background task.
-            pub const fn role(self) -> Role {
-                match self { $(Self::$task => Role::$role,)+ }
-            }
-        }
-
         /// The signals: one per background task, and one per connected agent. The field `database`
         /// stores whether the database answers.
         #[derive(Debug)]
@@ -145,26 +130,7 @@ macro_rules! tasks {
     };
 }
 
-tasks! {
-    /// Sent when a site or beacon may have to be measured.
-    Measure measure Plan,
-    /// Sent when the mesh or the landmarks changed.
-    Fit fit Fit,
-    /// Sent when a landmark may have been lost.
-    Landmarks landmarks Fit,
-    /// Sent when a site's measurements or the embedding changed.
-    Locate locate Plan,
-    /// Sent when a located task may need a confirmation, or a confirmation may have progressed.
-    Confirm confirm Plan,
-    /// Sent when a task may need an agent and an agent may be available.
-    Assign assign Plan,
-    /// Sent when a session may have ended.
-    Reap reap Reap,
-    /// Sent when a crawl has ended. No background task waits for this signal. The job that assigns
-    /// tasks counts these signals to detect that a slot became free. The signal also marks the
-    /// scheduler as active.
-    Crawls crawls Plan,
-}
+for_tasks!(wakes);
 
 impl Wakes {
     /// The signal that wakes one agent's session.
@@ -215,6 +181,16 @@ impl Wakes {
     /// The URLs of [`Self::others`], as a channel that announces changes.
     pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
         self.others.subscribe()
+    }
+
+    /// Sends local signals to the other schedulers, until `shutdown`.
+    pub async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+        self.notifier.tell_others(options, shutdown).await;
+    }
+
+    /// Receives the signals of other schedulers, until `shutdown`.
+    pub async fn hear_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+        notifier::hear_others(|news| self.hear(news), options, shutdown).await;
     }
 
     /// Wakes the background tasks and agents for which another scheduler sent signals.

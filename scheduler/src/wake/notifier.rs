@@ -20,7 +20,7 @@ use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Task, Wakes};
+use super::task::Task;
 use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
@@ -153,16 +153,14 @@ impl Notifier {
     fn take(&self) -> Signals {
         std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
-}
 
-impl Wakes {
-    /// Sends local signals to the other schedulers, until `shutdown`.
-    pub async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+    /// Sends the waiting signals to the other schedulers, until `shutdown`.
+    pub(super) async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
         let telling = async {
             let mut connection = None;
             loop {
-                self.notifier.news.notified().await;
-                let news = self.notifier.take();
+                self.news.notified().await;
+                let news = self.take();
                 if news.is_empty() {
                     continue;
                 }
@@ -182,42 +180,42 @@ impl Wakes {
             () = telling => {}
         }
     }
+}
 
-    /// Receives the signals of other schedulers, until `shutdown`.
-    pub async fn hear_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
-        let hearing = async {
-            loop {
-                if let Err(error) = self.listen(&options).await {
-                    tracing::debug!(error = format!("{error:#}"), "the connection to hear other schedulers broke");
-                }
-                tokio::time::sleep(RECONNECT_PAUSE).await;
-            }
-        };
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = hearing => {}
-        }
-    }
-
-    /// Receives notices on one connection until it breaks.
-    async fn listen(&self, options: &PgConnectOptions) -> anyhow::Result<()> {
-        let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
-        let mut listener = connecting.context("connect in time")?.context("connect")?;
-        // Wake everything once, because notices sent before this connection are lost.
-        self.hear(&Signals::all());
+/// Calls `hear` with the signals of other schedulers, until `shutdown`.
+pub(super) async fn hear_others(hear: impl Fn(&Signals), options: PgConnectOptions, shutdown: CancellationToken) {
+    let hearing = async {
         loop {
-            match tokio::time::timeout(SILENCE, listener.next()).await {
-                Ok(Ok(Some(payload))) => {
-                    let Ok(news) = payload.parse::<Signals>();
-                    self.hear(&news);
-                }
-                Ok(Ok(None)) => return Ok(()),
-                Ok(Err(error)) => return Err(error).context("wait for a notice"),
-                Err(_) => tokio::time::timeout(PATIENCE, listener.ping())
-                    .await
-                    .context("answer in time")?
-                    .context("ask whether the connection lives")?,
+            if let Err(error) = listen(&hear, &options).await {
+                tracing::debug!(error = format!("{error:#}"), "the connection to hear other schedulers broke");
             }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = hearing => {}
+    }
+}
+
+/// Receives notices on one connection until it breaks.
+async fn listen(hear: &impl Fn(&Signals), options: &PgConnectOptions) -> anyhow::Result<()> {
+    let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
+    let mut listener = connecting.context("connect in time")?.context("connect")?;
+    // Wake everything once, because notices sent before this connection are lost.
+    hear(&Signals::all());
+    loop {
+        match tokio::time::timeout(SILENCE, listener.next()).await {
+            Ok(Ok(Some(payload))) => {
+                let Ok(news) = payload.parse::<Signals>();
+                hear(&news);
+            }
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(error)) => return Err(error).context("wait for a notice"),
+            Err(_) => tokio::time::timeout(PATIENCE, listener.ping())
+                .await
+                .context("answer in time")?
+                .context("ask whether the connection lives")?,
         }
     }
 }
@@ -238,6 +236,7 @@ async fn tell(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wake::Wakes;
 
     fn news(tasks: &[Task], agents: &[i64]) -> Signals {
         let agents = agents.iter().copied().map(AgentId::new).collect();

@@ -1,0 +1,60 @@
+//! The enum `Task` names the background tasks that can be woken.
+
+use crate::store::schedulers::terms::Role;
+
+/// Passes all background tasks to a macro, each with its signal and its role. The signal has the
+/// background task's name. A scheduler runs a background task only while it leads the role.
+macro_rules! for_tasks {
+    ($declare:ident) => {
+        $declare! {
+            /// Sent when a site or beacon may have to be measured.
+            Measure measure Plan,
+            /// Sent when the mesh or the landmarks changed.
+            Fit fit Fit,
+            /// Sent when a landmark may have been lost.
+            Landmarks landmarks Fit,
+            /// Sent when a site's measurements or the embedding changed.
+            Locate locate Plan,
+            /// Sent when a located task may need a confirmation, or a confirmation may have
+            /// progressed.
+            Confirm confirm Plan,
+            /// Sent when a task may need an agent and an agent may be available.
+            Assign assign Plan,
+            /// Sent when a session may have ended.
+            Reap reap Reap,
+            /// Sent when a crawl has ended. No background task waits for this signal. The job that
+            /// assigns tasks counts these signals to detect that a slot became free. The signal
+            /// also marks the scheduler as active.
+            Crawls crawls Plan,
+        }
+    };
+}
+
+pub(super) use for_tasks;
+
+/// Declares the background tasks. Each has a name and a role.
+macro_rules! tasks {
+    ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
+        /// A background task that can be woken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Task {
+            $($(#[$doc])* $task,)+
+        }
+
+        impl Task {
+            pub const ALL: &[Self] = &[$(Self::$task,)+];
+
+            /// The background task's name, as used in logs and in messages between schedulers.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$task => stringify!($signal),)+ }
+            }
+
+            /// The role whose leader runs the background task.
+            pub const fn role(self) -> Role {
+                match self { $(Self::$task => Role::$role,)+ }
+            }
+        }
+    };
+}
+
+for_tasks!(tasks);
