@@ -60,10 +60,12 @@ check: fmt lint doc ## All checks except tests: format, lint, documentation
 fmt:
 	cargo fmt --all --check
 
-lint: ## Run clippy, and check the core's purity, the style and the pages
+lint: ## Run clippy, and check the core's purity, circles of imports, the style and the pages
 	$(OFFLINE) cargo clippy --workspace --all-targets -- -D warnings
 	ops/lint-core.sh --self-test
 	ops/lint-core.sh
+	ops/lint-circles.py --self-test
+	ops/lint-circles.py
 	ops/lint-style.sh --self-test
 	ops/lint-style.sh
 	ops/lint-docs.sh --self-test

@@ -29,7 +29,6 @@ mod elect;
 mod fit;
 #[cfg(test)]
 mod fixture;
-mod geo;
 mod locate;
 mod mesh;
 mod nearest;
@@ -49,7 +48,6 @@ pub use elect::replace::replace_landmark;
 pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nominee, SMALL_FLEET, elect};
 pub use fit::rejection::{RejectedFit, check as check_fit};
 pub use fit::{FitError, fit, fit_with};
-pub use geo::{Direction, Position, PositionError, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};

@@ -1,4 +1,4 @@
-//! The server: gRPC services, limits, TLS and shutdown. It also serves the dashboard's pages.
+//! The server: gRPC services, limits, TLS and shutdown. The dashboard's pages have the same port.
 //!
 //! Handlers are thin: they convert a request to domain values, make one call into the store, and
 //! convert its result to a message. Proto types never leave this module.
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
 use futures_util::{FutureExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
 use landfall_proto::v1::{
@@ -23,7 +24,6 @@ use tonic_health::ServingStatus;
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
-use crate::web::{self, Web};
 use first_bytes::FirstBytes;
 use gate::Gate;
 pub use identity::Identity;
@@ -59,12 +59,14 @@ const SERVICES: [&str; 7] = [
     status_service_server::SERVICE_NAME,
 ];
 
-/// Serves until `shutdown`, then waits a few seconds for streams to end.
-pub async fn serve(
+/// Serves until `shutdown`, then waits a few seconds for streams to end. `pages` makes the routes of
+/// the dashboard, which calls the operators' services in this process.
+pub(crate) async fn serve(
     scheduler: Scheduler,
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     identity: Identity,
+    pages: impl FnOnce(Desks) -> Router,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let sessions = TaskTracker::new();
@@ -94,13 +96,12 @@ pub async fn serve(
     services.add_service(desks.sites.clone().server()).add_service(desks.status.clone().server());
     services.add_service(desks.fleet.clone().server()).add_service(desks.embeddings.clone().server());
     services.add_service(desks.events.clone().server()).add_service(desks.reports.clone().server());
-    let pages = web::router(Web::new(scheduler.clone(), desks, tls.is_some(), shutdown.child_token()));
     let served = Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(layer_fn(move |within| Gate::new(within, scheduler.clone())))
-        .add_routes(services.routes().into_axum_router().merge(pages).into());
+        .add_routes(services.routes().into_axum_router().merge(pages(desks)).into());
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
         Some(tls) => {

@@ -16,6 +16,7 @@ pub mod config;
 pub mod gnp;
 pub mod grpc;
 mod jobs;
+pub mod machine;
 pub mod model;
 pub mod plot;
 pub mod simulate;
@@ -49,10 +50,10 @@ pub struct Scheduler {
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::locate::refined::MapCache>,
     /// Positions of IP addresses; `None` unless the operator configured a file of them.
-    pub geoip: Option<Arc<app::geoip::GeoIp>>,
+    pub geoip: Option<Arc<jobs::locate::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.
-    pub disk: Option<app::disk::DiskWatch>,
+    pub disk: Option<machine::disk::DiskWatch>,
     /// Estimates of the remaining time of batches.
     pub estimates: Arc<grpc::operator::remaining_time::Estimates>,
     pub wrong_tokens: Arc<grpc::wrong_tokens::WrongTokens>,

@@ -13,7 +13,6 @@ pub use outcome::{Blocker, Budget, CrawlEnding, OutcomeKind};
 pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};
 pub use report_group::ReportGroup;
 pub use strategy::{Strategy, TopK, UnknownStrategy};
-pub use task::TaskState;
 
 // A macro must be declared before the modules that use it.
 macro_rules! words {
@@ -50,6 +49,7 @@ pub(crate) mod constraints;
 pub(crate) mod contact_url;
 pub(crate) mod duration;
 mod failure_reason;
+pub mod geo;
 pub(crate) mod naming;
 mod outcome;
 pub(crate) mod parallel;
@@ -63,7 +63,25 @@ pub(crate) mod site_name;
 pub(crate) mod size;
 pub mod stats;
 mod strategy;
-mod task;
+
+words!(
+    /// The state of a task.
+    TaskState {
+        /// The task waits for the measurements of its site.
+        Submitted = "submitted",
+        /// Agents are measuring the site.
+        Measuring = "measuring",
+        /// The task waits until an agent is chosen.
+        Located = "located",
+        /// An agent is chosen, and the task waits for a slot of this agent.
+        Assigned = "assigned",
+        /// The agent is crawling the site.
+        Leased = "leased",
+        Done = "done",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+);
 
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident) => {

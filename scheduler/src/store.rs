@@ -36,7 +36,7 @@ mod interleavings;
 
 use chrono::{DateTime, Utc};
 
-use crate::gnp::Position;
+use crate::model::geo::Position;
 
 pub(crate) use connections::keep_open;
 pub use connections::{acquire, begin, begin_impatient, begin_snapshot, commit, open};

@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::prelude::*;
 
-use crate::app::secret::hex;
+use crate::machine::secret::hex;
 
 /// The field of sqlx's log lines that contains the SQL statement.
 const STATEMENT: &str = "db.statement";

@@ -5,6 +5,7 @@
 //! background task also reads Postgres periodically, so a lost signal only delays the work. The
 //! [`notifier`] collects the signals for other schedulers and sends them together.
 
+pub(crate) mod database_watch;
 pub mod notifier;
 mod task;
 
@@ -18,13 +19,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::database_watch::Database;
 use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
 
 use notifier::{Notifier, Signals};
 use task::for_tasks;
 
+use database_watch::Database;
 pub use task::Task;
 
 /// The time of the last signal of any kind, which shows whether the system is active.

@@ -12,10 +12,11 @@ use nix::unistd::Uid;
 
 use crate::app::data_dir::DataDir;
 use crate::app::exit::sentence;
-use crate::app::geoip::GeoIp;
-use crate::app::tls::{self, CA};
+use crate::app::tls::CA;
 use crate::app::up::{self, Configuration, Options};
 use crate::config::Config;
+use crate::jobs::locate::geoip::GeoIp;
+use crate::machine::clock::now;
 
 mod account;
 mod certificates;
@@ -99,7 +100,7 @@ pub(crate) async fn examine(options: &Options) -> Examination {
             CheckResult::skip("name", "agents on other machines cannot connect: the scheduler listens on loopback")
         }
     });
-    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, tls::now()));
+    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, now()));
     results.push(clock::judge(synchronised, database.clock_offset()));
     Examination { results, answers: port.answers(), contact_url: config.contact_url.or_else(|| database.contact_url()) }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use sqlx::PgPool;
 
 use crate::app::data_dir::{DataDir, write_atomically};
-use crate::app::secret::{Secret, SecretHash};
+use crate::machine::secret::{Secret, SecretHash};
 use crate::store::{self, settings};
 
 pub(super) const TOKEN_FILE: &str = "operator-token";

@@ -31,7 +31,7 @@ use binaries::Binaries;
 use cluster::{Found, SocketDir};
 use server::Server;
 
-use crate::app::disk;
+use crate::machine::disk;
 
 /// The name of the scheduler's database.
 const DATABASE: &str = "landfall";

@@ -23,8 +23,10 @@ use crate::jobs::locate::Locate;
 use crate::jobs::measure::Measure;
 use crate::jobs::period::{Period, run_periodic};
 use crate::jobs::{prune, reap, recrawl, totals, traces};
+use crate::machine::clock::now;
 use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
+use crate::web::{self, Web};
 use crate::{Scheduler, store};
 
 /// Number of passes of the job `reap` within the time `lease.grace`. With this number, an expired
@@ -55,13 +57,15 @@ pub async fn run(
     });
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
     if let Some(ServerTls { leaf, .. }) = tls {
-        let leaf = leaf.keep(tls::now, tls::RENEWAL_PERIOD, stop.clone());
+        let leaf = leaf.keep(now, tls::RENEWAL_PERIOD, stop.clone());
         parts.spawn(async move {
             leaf.await;
             ("certificate", Ok(()))
         });
     }
-    let server = grpc::serve(scheduler, listener, config, identity, stop.clone());
+    let (dashboard, over_tls, pages_end) = (scheduler.clone(), config.is_some(), stop.child_token());
+    let pages = move |desks| web::router(Web::new(dashboard, desks, over_tls, pages_end));
+    let server = grpc::serve(scheduler, listener, config, identity, pages, stop.clone());
     parts.spawn(async move { ("grpc", server.await) });
 
     let mut outcome = Ok(());

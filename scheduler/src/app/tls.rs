@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::app::operator_token::Precedence;
-use crate::app::secret::hex;
+use crate::machine::secret::hex;
 use crate::store::settings;
 
 mod validity;
@@ -148,12 +148,6 @@ impl Leaf {
         issued.write(&self.dir)?;
         Ok(true)
     }
-}
-
-/// The present time, by which certificates are dated and judged.
-#[expect(clippy::disallowed_methods, reason = "the outermost edge reads the clock, to date certificates")]
-pub(crate) fn now() -> DateTime<Utc> {
-    Utc::now()
 }
 
 /// Installs the cryptography provider of rustls for this process.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::app::client_file::ClientFile;
 use crate::app::data_dir::write_atomically;
 use crate::app::operator_token::TOKEN_FILE;
-use crate::app::secret::{Secret, SecretHash};
+use crate::machine::secret::{Secret, SecretHash};
 
 /// A new token that will replace the present one. The new token is first written to a separate
 /// file. So it is not lost if the command fails after the database has stored the token's hash.

@@ -22,14 +22,15 @@ use crate::Scheduler;
 use crate::app::address::{AdvertisedAddress, local, names};
 use crate::app::client_file::{self, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
-use crate::app::disk::DiskWatch;
 use crate::app::exit::{self, print, usage};
-use crate::app::geoip::GeoIp;
 use crate::app::operator_token::{self, Precedence};
 use crate::app::postgres::PrivatePostgres;
 use crate::app::tls::{self, ServerTls};
 use crate::config::Config;
 use crate::grpc::Identity;
+use crate::jobs::locate::geoip::GeoIp;
+use crate::machine::clock::now;
+use crate::machine::disk::DiskWatch;
 use crate::model::contact_url::ContactUrl;
 use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::{self, schedulers};
@@ -117,7 +118,7 @@ async fn serve(
     let token = operator_token::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
-        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), tls::now())?),
+        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
     };
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
     if address.ip().is_unspecified() && options.advertise.is_none() {

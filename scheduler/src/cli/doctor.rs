@@ -13,7 +13,8 @@ use super::{ConnectionArgs, connection};
 use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended};
-use crate::app::{tls, up};
+use crate::app::up;
+use crate::machine::clock::now;
 
 mod fleet;
 
@@ -82,7 +83,7 @@ async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs)
     let certificate = async {
         let parsed = Url::parse(url).ok().filter(|url| url.scheme() == "https")?;
         let (host, port) = (parsed.host_str()?, parsed.port_or_known_default()?);
-        doctor::of_scheduler(host.trim_matches(['[', ']']), port, &ca?, tls::now()).await
+        doctor::of_scheduler(host.trim_matches(['[', ']']), port, &ca?, now()).await
     };
     let (asked, certificate) = tokio::join!(in_time("scheduler", Asked::of(connection)), certificate);
     match asked {

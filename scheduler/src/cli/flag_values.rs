@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use humantime::parse_duration;
 use prost_types::Timestamp;
 
-use super::output::view;
+use crate::machine::clock::now;
 
 pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = T>,
@@ -24,7 +24,7 @@ pub(super) fn timestamp(time: DateTime<Utc>) -> Timestamp {
 
 /// Parses a time given on the command line.
 pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
-    parse(text, &view::now().with_timezone(&Local)).ok_or_else(|| {
+    parse(text, &now().with_timezone(&Local)).ok_or_else(|| {
         "not a time: give how long ago (2h, 30min), a day (2026-11-24, yesterday) or a time (2026-11-24T10:00Z)"
             .to_owned()
     })

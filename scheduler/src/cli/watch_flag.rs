@@ -13,10 +13,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::ConnectionArgs;
 use super::connection::{Away, Client};
-use super::output::view::{now, relative};
+use super::output::view::relative;
 use super::output::{Format, FormatArgs, ShowFormatArgs};
 use super::output::{Row, View};
 use crate::app::exit::{self, print, sentence, usage};
+use crate::machine::clock::now;
 
 /// The default interval between two requests, in seconds.
 const USUAL: &str = "2";

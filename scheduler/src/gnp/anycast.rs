@@ -26,7 +26,8 @@ use std::net::IpAddr;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::{Embedding, Mesh, Position, great_circle_km, least_round_trip, millis};
+use super::{Embedding, Mesh, millis};
+use crate::model::geo::{Position, great_circle_km, least_round_trip};
 
 mod addresses;
 mod evidence;

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 
-use crate::app::secret::SecretHash;
+use crate::machine::secret::SecretHash;
 use crate::store::agents::{self, CredentialHolder};
 use crate::store::{self, settings};
 

@@ -12,7 +12,7 @@ use sqlx::{PgConnection, PgPool};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, MOST_SITES, SiteSplit, Sites, Suggestions};
-use crate::gnp::Position;
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;

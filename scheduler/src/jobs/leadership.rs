@@ -15,9 +15,9 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::app::disk::DiskWatch;
-use crate::app::geoip::GeoIp;
 use crate::config::Config;
+use crate::jobs::locate::geoip::GeoIp;
+use crate::machine::disk::DiskWatch;
 use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
 use crate::store::schedulers::terms::{self, Role};

@@ -5,6 +5,7 @@
 //! reason is stored. If a site has too few measurements, or the fleet has no map, its tasks become
 //! located, but the site gets no placement. The wait for an embedding has a time limit.
 
+pub mod geoip;
 pub mod refined;
 pub(super) mod verdicts;
 
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::{Embedding, FEWEST_LANDMARKS, Locator, Position, Solver};
+use crate::gnp::{Embedding, FEWEST_LANDMARKS, Locator, Solver};
+use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
 use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
 use crate::store::measurements;
@@ -212,10 +214,10 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::app::geoip::tests as geoip;
     use crate::config::Config;
     use crate::gnp::Tier;
     use crate::jobs::fixtures::{Agent, Trial, took};
+    use crate::jobs::locate::geoip::tests as geoip;
     use crate::store::measurements::orders::OrderTarget;
     use crate::store::schedulers::terms::Role;
     use crate::store::sites::positions::Source;

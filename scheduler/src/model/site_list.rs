@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::site_name::{InvalidName, SiteName, shown};
-use crate::gnp::Position;
+use crate::model::geo::Position;
 
 /// Maximum number of invalid lines that are reported one by one.
 const COMPLAINTS: usize = 20;

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::FileError;
-use crate::gnp::Position;
 use crate::model::Strategy;
+use crate::model::geo::Position;
 
 /// Maximum length of a name in DNS, in bytes.
 const LONGEST_NAME: usize = 253;

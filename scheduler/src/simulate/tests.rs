@@ -280,7 +280,7 @@ fn told(nodes: usize) -> Vec<Node> {
         let part = f64::from(u32::try_from(index).unwrap()) / f64::from(u32::try_from(nodes).unwrap());
         Node {
             name: Some(format!("n{index}.{}", if index.is_multiple_of(2) { "cn" } else { "jp" })),
-            position: crate::gnp::Position::try_new(0.0, 340.0 * part - 170.0).ok(),
+            position: crate::model::geo::Position::try_new(0.0, 340.0 * part - 170.0).ok(),
             country: Some(if index.is_multiple_of(2) { *b"CN" } else { *b"JP" }),
             address: format!("10.{}.0.1", index % 200).parse().ok(),
         }

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::app::secret::SecretHash;
-use crate::gnp::{Nominee, Position};
+use crate::gnp::Nominee;
+use crate::machine::secret::SecretHash;
 use crate::model::AgentId;
+use crate::model::geo::Position;
 use crate::model::service::{ServiceFacts, ServiceState};
 use crate::strategy::LoadLevel;
 

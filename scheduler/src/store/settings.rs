@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::app::secret::SecretHash;
+use crate::machine::secret::SecretHash;
 
 use super::Error;
 use super::rows::{Rows, Statement};

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::gnp::{Direction, PredictedRtt};
+use crate::gnp::PredictedRtt;
+use crate::model::geo::Direction;
 use crate::model::{AgentId, Rtt};
 
 use super::load::level::{LoadLevel, last_ends};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::gnp::Position;
 use crate::model::AgentId;
+use crate::model::geo::Position;
 
 use super::schedule::crawl_duration::{Crawl, Work};
 

@@ -8,7 +8,7 @@ use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert
 
 use super::fixture::candidate;
 use super::*;
-use crate::gnp::{Direction, Position};
+use crate::model::geo::{Direction, Position};
 use crate::model::{AgentId, FallbackCause, Rtt};
 
 fn fleet(size: i64) -> Vec<Candidate> {

@@ -22,10 +22,10 @@ use super::form::{Form, FormCode, Visitor};
 use super::sign_in::{cookie, cookie_name, form_code, keys, see_other};
 use super::{Web, elements};
 use crate::Scheduler;
-use crate::cli::output::view::now;
 use crate::config::DashboardConfig;
 use crate::grpc::auth;
 use crate::grpc::wrong_tokens::peer;
+use crate::machine::clock::now;
 use crate::store;
 use crate::store::settings;
 

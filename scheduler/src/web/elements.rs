@@ -5,15 +5,15 @@ use landfall_proto::v1::Event;
 use maud::{Markup, html};
 
 use crate::cli::output::table::main_columns;
-use crate::cli::output::view;
 use crate::cli::output::{Row, Tone, View};
+use crate::machine::clock::now;
 
 /// Maximum number of characters shown in a cell of a table. The tooltip contains the rest.
 const LONGEST_CELL: usize = 160;
 
 /// How rows are shown: only the main columns, with times relative to now.
 pub(super) fn view() -> View {
-    View { wide: false, columns: usize::MAX, now: view::now(), timeless: false, colors: false }
+    View { wide: false, columns: usize::MAX, now: now(), timeless: false, colors: false }
 }
 
 /// Converts a number for a chart, exactly up to 2^53.

@@ -5,7 +5,7 @@ use landfall_proto::json::rfc3339;
 use maud::{DOCTYPE, Markup, html};
 
 use super::form::Visitor;
-use crate::cli::output::view;
+use crate::machine::clock::now;
 
 /// The pages in the navigation: path and title.
 const NAVIGATION: [(&str, &str); 5] =
@@ -58,7 +58,7 @@ impl Page {
                     (self.actions)
                     div id="live" data-page=(path) { (self.live) }
                 }
-                footer { p { "Landfall " (crate::VERSION) " · " span id="updated" { "updated " (rfc3339(view::now())) } } }
+                footer { p { "Landfall " (crate::VERSION) " · " span id="updated" { "updated " (rfc3339(now())) } } }
             },
         )
     }

@@ -20,10 +20,10 @@ use super::error::PageError;
 use super::form::Form;
 use super::page_frame;
 use crate::Scheduler;
-use crate::app::secret::{Secret, SecretHash, hex};
-use crate::cli::output::view::now;
 use crate::grpc::auth;
 use crate::grpc::wrong_tokens::peer;
+use crate::machine::clock::now;
+use crate::machine::secret::{Secret, SecretHash, hex};
 use crate::store;
 use crate::store::settings::OperatorTokens;
 

@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use anyhow::{Context, anyhow, bail, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::app::secret::hex;
+use crate::machine::secret::hex;
 
 /// The block size of tar, in bytes.
 const BLOCK: usize = 512;

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::app::data_dir::write_atomically;
-use crate::app::secret::{SecretHash, hex};
 use crate::app::tls;
+use crate::machine::secret::{SecretHash, hex};
 
 const TOKEN: &str = "operator-token";
 const CA: &str = "tls/ca.pem";

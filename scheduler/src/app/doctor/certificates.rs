@@ -155,6 +155,7 @@ fn remaining(time: TimeDelta) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::machine::clock::now;
     use tokio::net::TcpListener;
     use tokio_stream::wrappers::TcpListenerStream;
     use tonic::transport::Server;
@@ -213,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_served_certificate_is_judged_by_its_validity_and_its_names() {
-        let (base, now) = (tempfile::tempdir().unwrap(), tls::now());
+        let (base, now) = (tempfile::tempdir().unwrap(), now());
         let ca = base.path().join("tls/ca.pem");
         for (issued_ago, state, said) in [
             (0, State::Ok, "; for 127.0.0.1"),

@@ -14,8 +14,8 @@ use super::check_result::CheckResult;
 use super::time_limit::reading;
 use crate::app::client_file::CLIENT_FILE;
 use crate::app::data_dir::{LOCK_FILE, SECRETS};
-use crate::app::disk;
 use crate::app::postgres::LEAST_ROOM;
+use crate::machine::disk;
 
 const CHECK: &str = "data dir";
 /// The data directory of the Debian package.

@@ -14,8 +14,9 @@ use super::time_limit::{in_time, reading};
 use crate::app::exit::sentence;
 use crate::app::operator_token;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};
-use crate::app::secret::SecretHash;
-use crate::app::{tls, up};
+use crate::app::up;
+use crate::machine::clock::now;
+use crate::machine::secret::SecretHash;
 use crate::store::schema::inspection::{self, SchemaState, ServerFacts};
 use crate::store::{self, settings};
 
@@ -159,9 +160,9 @@ async fn inspect(
     options: &PgConnectOptions,
     data_dir: &Path,
 ) -> Result<OpenedDatabase, store::Error> {
-    let asked = tls::now();
+    let asked = now();
     let server = inspection::server(conn).await?;
-    let clock_offset = difference(asked, server.now, tls::now());
+    let clock_offset = difference(asked, server.now, now());
     let old = u32::try_from(server.major).is_ok_and(|major| major < OLDEST_MAJOR);
     let schema = match old {
         true => Err(Fault::new("not checked, because the server is too old", "upgrade the server first")),

@@ -19,9 +19,10 @@ use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::contact_url::NO_CONTACT;
 use crate::cli::files::{read_bytes, shown};
-use crate::cli::output::view::{now, relative};
+use crate::cli::output::view::relative;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
-use crate::gnp::{Position, PositionError};
+use crate::machine::clock::now;
+use crate::model::geo::{Position, PositionError};
 use crate::model::{constraints, naming};
 
 /// Maximum number of invalid lines that are reported one by one.

@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 use clap::Args;
 use console::{Alignment, Style, Term, measure_text_width, pad_str, truncate_str};
 
-use super::view::{COLUMNS, View, now, printable};
+use super::view::{COLUMNS, View, printable};
+use crate::machine::clock::now;
 
 /// Minimum line width, because no table fits a narrower terminal.
 const FEWEST_COLUMNS: usize = 60;

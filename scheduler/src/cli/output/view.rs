@@ -16,11 +16,6 @@ const LONGEST_LABEL: usize = 24;
 /// of this machine's.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
-#[expect(clippy::disallowed_methods, reason = "what is printed says times from now, here at the outermost edge")]
-pub(crate) fn now() -> DateTime<Utc> {
-    Utc::now()
-}
-
 /// How an answer is formatted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {

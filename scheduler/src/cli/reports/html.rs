@@ -22,8 +22,8 @@ use crate::cli::connection::Client;
 use crate::cli::files;
 use crate::cli::filters::TimeArgs;
 use crate::cli::flag_values::timestamp;
-use crate::cli::output::view;
 use crate::cli::output::{bytes_cell, count_cell, float_cell, millis_cell, number, share_cell, size_cell, text_cell};
+use crate::machine::clock::now;
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ impl HtmlArgs {
         // computes answers.
         files::beside("--output", &self.output)?;
         let client = Client::connect(connection).await?;
-        let text = page(&self.ask(&client).await?, view::now());
+        let text = page(&self.ask(&client).await?, now());
         files::write("--output", &self.output, |mut file| Ok(file.write_all(text.as_bytes())?))?;
         print(&format!("wrote {}\n", self.output.display()))
     }

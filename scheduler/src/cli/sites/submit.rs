@@ -18,7 +18,6 @@ use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitReques
 use tonic::{Code, Status};
 
 use crate::app::exit::{self, print, usage};
-use crate::app::secret::Secret;
 use crate::cli::ConnectionArgs;
 use crate::cli::batches::follow;
 use crate::cli::batches::policy::PolicyArgs;
@@ -26,6 +25,7 @@ use crate::cli::connection::Client;
 use crate::cli::files::{read_bytes, shown};
 use crate::cli::output::number;
 use crate::cli::output::progress::Bar;
+use crate::machine::secret::Secret;
 use crate::model::Strategy;
 use crate::model::constraints::ConstraintsRequest;
 use crate::model::site_list::{self, SiteList};

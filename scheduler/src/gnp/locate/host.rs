@@ -276,9 +276,8 @@ impl<const N: usize> Host<'_, N> {
     ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
     /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
     /// - The straight-line part `l` of the distance `g` has a kink at an anchor. If `g` exceeds the
-    ///   measurement, so that `e` is positive, `l` is bounded by a quadratic of the weight
-    ///   `w e / (g l)` (Weiszfeld). Otherwise every step would overshoot an anchor close to the
-    ///   host.
+    ///   measurement, `l` is bounded by a quadratic of the weight `w e / (g l)` (Weiszfeld).
+    ///   Otherwise every step would overshoot an anchor close to the host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.anchorage.agents[view.nearest];

@@ -11,7 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::gnp::{FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
+use crate::gnp::{FEWEST_LANDMARKS, Prediction, Refined};
+use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 
 use super::bias_limits::ReportBias;

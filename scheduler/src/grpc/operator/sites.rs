@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
-use crate::gnp::Position;
 use crate::model::constraints::{AgentTraits, Constraints};
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::store;

@@ -11,8 +11,8 @@ use tonic::{Status, Streaming};
 
 use crate::Scheduler;
 use crate::config::Draws;
-use crate::gnp::Position;
 use crate::grpc::errors;
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, Strategy, naming};
 use crate::store::agents;

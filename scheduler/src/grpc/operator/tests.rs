@@ -19,7 +19,6 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::Scheduler;
-use crate::app::secret::Secret;
 use crate::config::{Config, Draws, TermConfig};
 use crate::grpc::identity::Identity;
 use crate::grpc::wrong_tokens::WrongTokens;
@@ -27,10 +26,12 @@ use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::period::{Period, run_periodic};
+use crate::machine::secret::Secret;
 use crate::model::{AgentId, SessionId};
 use crate::store::agents::enrolments;
 use crate::store::schedulers::terms::Role;
 use crate::store::{fixtures, settings};
+use crate::web::{self, Web};
 
 mod callers;
 mod lists;
@@ -80,7 +81,9 @@ impl OperatorServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        tokio::spawn(crate::grpc::serve(scheduler.clone(), listener, None, identity, shutdown.clone()));
+        let (dashboard, pages_end) = (scheduler.clone(), shutdown.child_token());
+        let pages = move |desks| web::router(Web::new(dashboard, desks, false, pages_end));
+        tokio::spawn(crate::grpc::serve(scheduler.clone(), listener, None, identity, pages, shutdown.clone()));
         let channel =
             Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");
         Self { pool, scheduler, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }

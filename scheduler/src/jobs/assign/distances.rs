@@ -10,7 +10,8 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::config::Draws;
-use crate::gnp::{Placement, Position, PredictedRtt, SitePlace};
+use crate::gnp::{Placement, PredictedRtt, SitePlace};
+use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::loads::AvailableAgent;
 use crate::store::assignments::past_crawls::{self, CrawledSite};

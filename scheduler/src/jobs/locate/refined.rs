@@ -14,7 +14,8 @@ use anyhow::Context;
 use sqlx::{PgConnection, Postgres, Transaction};
 use tokio::sync::Mutex;
 
-use crate::gnp::{Embedding, Mesh, PlainSwitches, Position, Refined, RefinedSwitches, Tier, trust};
+use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier, trust};
+use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::past_crawls;
 use crate::store::measurements::MeshMeasurement;

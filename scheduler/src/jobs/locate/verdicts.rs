@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::gnp::{AnycastDetector, Embedding, LocationVerdict, Mesh, Observation, Position};
+use crate::gnp::{AnycastDetector, Embedding, LocationVerdict, Mesh, Observation};
+use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{agents, measurements};

@@ -12,9 +12,9 @@ use std::io;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::app::secret::{Secret, SecretHash, hex};
-use crate::gnp::Position;
+use crate::machine::secret::{Secret, SecretHash, hex};
 use crate::model::AgentId;
+use crate::model::geo::Position;
 
 use super::sessions::{self, EndCause};
 use crate::store::{Error, leases, minute};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::gnp::Direction;
+use crate::model::geo::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::strategy::load::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
 use crate::strategy::{AgentLocation, RecordedCandidate, RecordedChoice};

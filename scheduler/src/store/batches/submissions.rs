@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::gnp::Position;
 use crate::model::constraints::ConstraintsRequest;
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
 

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use sqlx::PgConnection;
 
-use crate::gnp::Position;
 use crate::model::SiteId;
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 
 use crate::store::rows::{Rows, Statement};

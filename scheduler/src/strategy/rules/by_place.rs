@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use rand::rngs::ChaCha8Rng;
 
-use crate::gnp::Direction;
 use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, NothingShared};
+use crate::model::geo::Direction;
 
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::Ranked;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use maud::html;
 
-use crate::gnp::Position;
 use crate::gnp::projection::project;
+use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::Plane;
 use crate::store::agents::{self, AgentPlace, AgentPosition};

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde::Serialize;
 use tonic::Request;
 
-use crate::cli::output::view::now;
+use crate::machine::clock::now;
 use crate::plot::{Axis, Curve, lines};
 use crate::store;
 use crate::store::batches;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use landfall_scheduler::gnp::{Direction, Position};
+use landfall_scheduler::model::geo::{Direction, Position};
 use landfall_scheduler::model::{AgentId, Rtt, SiteId, Strategy};
 use landfall_scheduler::strategy::learned::{CrawlResidual, LearnedCorrections, teach};
 use landfall_scheduler::strategy::schedule::preemption::{UnderWay, moves};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 
-use crate::gnp::{Position, PositionError};
 use crate::grpc::identity::Identity;
+use crate::model::geo::{Position, PositionError};
 use crate::model::naming;
 use crate::store::agents::enrolments::{AgentRequest, Enrolment, Name, Token};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 
-use crate::app::secret::SecretHash;
-use crate::gnp::Position;
+use crate::machine::secret::SecretHash;
 use crate::model::constraints;
 use crate::model::contact_url::ContactUrl;
+use crate::model::geo::Position;
 use crate::store::agents::Agent;
 use crate::store::agents::drains::DrainResult;
 use crate::store::agents::refusals::Count;

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use landfall_proto::v1;
 
-use crate::gnp::{Placement, Position};
+use crate::gnp::Placement;
 use crate::model::PolicyRequest;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
+use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::store::batches::cancel_and_retry::{CancelResult, ChangeScope, RetryResult};
 use crate::store::batches::submissions::SubmissionResult;

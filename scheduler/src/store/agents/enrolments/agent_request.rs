@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::gnp::Position;
+use crate::model::geo::Position;
 
 /// An agent for which the operator requests a token.
 #[derive(Debug, Clone, PartialEq, Eq)]

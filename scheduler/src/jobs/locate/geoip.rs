@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use maxminddb::{Reader, WithinOptions, path};
 
-use crate::gnp::Position;
+use crate::model::geo::Position;
 
 /// Maximum size of the file in bytes: twice the size of the largest commercial database.
 const MOST_BYTES: u64 = 1 << 30;
