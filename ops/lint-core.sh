@@ -17,6 +17,8 @@ core=(
     scheduler/src/strategy.rs
     scheduler/src/strategy
     scheduler/src/plot.rs
+    scheduler/src/simulate/choices.rs
+    scheduler/src/simulate/crawls.rs
     scheduler/src/simulate/distribution.rs
     scheduler/src/simulate/draw.rs
     scheduler/src/simulate/dump.rs

@@ -70,14 +70,15 @@ impl ConnectionArgs {
     /// Fails if the user gave a flag that is only for commands that contact a scheduler.
     pub(super) fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
+        let path = |path: &Option<PathBuf>| path.clone().map(PathBuf::into_os_string);
         let flags = [
-            ("--scheduler", "LANDFALL_SCHEDULER", !scheduler.is_empty()),
-            ("--ca", "LANDFALL_CA", ca.is_some()),
-            ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
+            ("--scheduler", "LANDFALL_SCHEDULER", (!scheduler.is_empty()).then(|| scheduler.join(",").into())),
+            ("--ca", "LANDFALL_CA", path(ca)),
+            ("--token-file", "LANDFALL_TOKEN_FILE", path(token_file)),
         ];
         // Only flags are refused. Environment variables are accepted, because they may be set for
-        // all commands.
-        match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
+        // all commands. A value that differs from the variable's comes from the flag.
+        match flags.into_iter().find(|(_, variable, given)| given.is_some() && *given != std::env::var_os(variable)) {
             Some((flag, ..)) => {
                 Err(usage(format!("{flag} applies only to commands that contact a scheduler; {instead}")))
             }

@@ -36,20 +36,19 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     let stored = if prints_answer(matches) { stored(matches)? } else { Defaults::default() };
     let mut chosen = Chosen::new();
     for Preference { flag, variable, values } in PREFERENCES {
-        let value = match std::env::var(variable) {
-            Ok(set) if !set.is_empty() => Some(
-                values
-                    .iter()
-                    .copied()
-                    .find(|value| *value == set)
-                    .ok_or_else(|| usage(format!("{variable} must be {}, but is '{set}'", values.join(" or "))))?,
-            ),
-            _ => match flag {
-                "format" => stored.format.map(DefaultFormat::word),
-                "wide" => stored.wide.map(|wide| if wide { "true" } else { "false" }),
-                _ => stored.color.map(DefaultColor::word),
-            },
-        };
+        let value =
+            match std::env::var(variable) {
+                Ok(set) if !set.is_empty() => {
+                    Some(values.iter().copied().find(|value| *value == set).ok_or_else(|| {
+                        usage(format!("{variable} must be one of {}, but is '{set}'", values.join(", ")))
+                    })?)
+                }
+                _ => match flag {
+                    "format" => stored.format.map(DefaultFormat::word),
+                    "wide" => stored.wide.map(|wide| if wide { "true" } else { "false" }),
+                    _ => stored.color.map(DefaultColor::word),
+                },
+            };
         chosen.extend(value.map(|value| (flag, value)));
     }
     Ok(chosen)

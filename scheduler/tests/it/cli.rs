@@ -264,5 +264,5 @@ fn defaults_that_are_wrong_are_named_with_their_place() {
         assert!(code == 1 && said.starts_with("error: ") && said.contains(sentence), "{said}");
     }
     let (code, said) = asked("", Some(("LANDFALL_FORMAT", "xml")));
-    assert_eq!((code, said.as_str()), (2, "error: LANDFALL_FORMAT must be table or json or csv, but is 'xml'\n"));
+    assert_eq!((code, said.as_str()), (2, "error: LANDFALL_FORMAT must be one of table, json, csv, but is 'xml'\n"));
 }

@@ -35,6 +35,9 @@ pub(super) enum PortFacts {
     OutdatedCertificate(&'static str),
     /// A program other than a Landfall scheduler. Contains the reason for this conclusion.
     Stranger(String),
+    /// A program that cannot be identified, because the file of the authority cannot be used.
+    /// Contains the reason.
+    Unidentified(String),
     /// This machine does not have the address.
     NotHere,
     /// This user may not listen on this port.
@@ -76,6 +79,7 @@ async fn ask(listen: SocketAddr, ca: &Path) -> PortFacts {
     let leaf = match served(&address.ip().to_string(), address.port(), ca).await {
         Ok(leaf) => leaf,
         Err(Unserved::Outdated(why)) => return PortFacts::OutdatedCertificate(why),
+        Err(Unserved::NoAuthority(why)) => return PortFacts::Unidentified(why),
         Err(Unserved::Stranger(why) | Unserved::Failed(why)) => return PortFacts::Stranger(why),
     };
     let pem = tokio::fs::read(ca).await.unwrap_or_default();
@@ -138,6 +142,11 @@ pub(super) fn judge(listen: SocketAddr, facts: &PortFacts, holder: Option<&Holde
         (PortFacts::Stranger(why), _) => {
             CheckResult::wrong(CHECK, format!("another program listens at {listen}: {why}"), another)
         }
+        (PortFacts::Unidentified(why), _) => CheckResult::wrong(
+            CHECK,
+            format!("a program listens at {listen}, but whether it is the scheduler is unknown: {why}"),
+            "run this as the owner of the data directory, then see the check of the authority",
+        ),
         (PortFacts::NotHere, _) => CheckResult::wrong(
             CHECK,
             format!("this machine does not have the address {}", listen.ip()),
@@ -233,6 +242,7 @@ mod tests {
             (PortFacts::Scheduler(None), None, State::Wrong, "does not use this data directory"),
             (PortFacts::Refusing("away".to_owned()), Some(&holder), State::Wrong, "refuses requests: away"),
             (PortFacts::OutdatedCertificate("expired"), Some(&holder), State::Wrong, "expired"),
+            (PortFacts::Unidentified("read ca.pem".to_owned()), None, State::Wrong, "unknown: read ca.pem"),
             (PortFacts::Denied, None, State::Wrong, "may not listen"),
         ] {
             let judged = judge(listen, &facts, holder);

@@ -20,6 +20,8 @@ pub(super) enum Unserved {
     Outdated(&'static str),
     /// The server is not a scheduler of this fleet. Contains the reason for this conclusion.
     Stranger(String),
+    /// The file of the authority cannot be used, so the server was not asked. Contains the reason.
+    NoAuthority(String),
     Failed(String),
 }
 
@@ -28,12 +30,15 @@ pub(super) enum Unserved {
 pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<CertificateDer<'static>, Unserved> {
     let failed = |what: String| Unserved::Failed(what);
     let ca_file = ca.display();
-    let pem = tokio::fs::read(ca).await.map_err(|error| failed(format!("read {ca_file}: {error}")))?;
+    let pem = tokio::fs::read(ca).await.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unserved::Stranger(format!("no scheduler has made {ca_file} yet")),
+        _ => Unserved::NoAuthority(format!("read {ca_file}: {error}")),
+    })?;
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_slice(&pem);
     let trusted = authority.ok().is_some_and(|authority| roots.add(authority).is_ok());
     if !trusted {
-        return Err(failed(format!("{ca_file} contains no certificate")));
+        return Err(Unserved::NoAuthority(format!("{ca_file} contains no certificate")));
     }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from(DOMAIN).expect("a valid name");
@@ -60,5 +65,20 @@ fn refused(error: &io::Error) -> Unserved {
     match peer::stranger(error) {
         Some(stranger) => Unserved::Stranger(stranger.to_string()),
         None => Unserved::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_authority_that_cannot_be_read_says_nothing_about_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = async |ca: &Path| served("127.0.0.1", 1, ca).await.unwrap_err();
+        assert!(matches!(of(folder.path()).await, Unserved::NoAuthority(_)));
+        assert!(matches!(of(&folder.path().join("ca.pem")).await, Unserved::Stranger(_)));
+        std::fs::write(folder.path().join("ca.pem"), "no certificate").unwrap();
+        assert!(matches!(of(&folder.path().join("ca.pem")).await, Unserved::NoAuthority(_)));
     }
 }
