@@ -48,8 +48,8 @@ const TASKS_PER_PASS: i64 = 500;
 pub struct Assign {
     scheduler: Leader,
     /// Tasks that are held because of their site's address are released in the order of the
-    /// addresses. The next pass continues after this address; `None` means that it starts at the
-    /// first address.
+    /// addresses. The next pass continues after the address in this field, or starts at the first
+    /// address if the field is `None`.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
@@ -59,7 +59,7 @@ impl Assign {
         Self { scheduler, next_address: Mutex::new(None), planner: Planner::default() }
     }
 
-    /// One pass: transactions of bounded size, until no task can be assigned.
+    /// Runs transactions of bounded size until no task can be assigned.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
         // The map is read before any row is locked, because the preparation of a new map takes a
@@ -85,7 +85,7 @@ impl Assign {
     }
 
     /// Withdraws a limited number of tasks from agents that are now excluded. Returns `true` if
-    /// more such tasks may remain.
+    /// more tasks may have to be withdrawn.
     async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
@@ -104,7 +104,7 @@ impl Assign {
     }
 
     /// Withdraws a limited number of tasks from agents that no longer take work. Returns `true` if
-    /// more such tasks may remain.
+    /// more tasks may have to be withdrawn.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;

@@ -30,12 +30,12 @@ use super::measure::probers::Fleet;
 use crate::jobs::fit::due::Drift;
 use crate::jobs::fit::fittable_landmarks::MeshState;
 
-/// Maximum time that a fit waits for missing measurements of landmarks' beacons. Within this time a
-/// lost measurement order expires and is sent again. So a fit leaves out only agents that
-/// disconnect again and again.
+/// Maximum time that a fit waits for missing measurements of landmarks' beacons. The time is long
+/// enough for a lost measurement order to expire and be sent again, so a fit leaves out only agents
+/// that disconnect again and again.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Minimum time between two judgements of the drift: how much worse the map fits newer round trips
-/// than those from which it was made. A judgement reads the whole mesh.
+/// Minimum time between two judgements of the map's drift. Drift means that the map fits newer
+/// round trips worse than the round trips from which it was made. A judgement reads the whole mesh.
 const JUDGED_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

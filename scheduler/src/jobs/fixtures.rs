@@ -90,8 +90,7 @@ impl Trial {
         trial
     }
 
-    /// A scheduler that does not lead any role yet. A role that it takes lasts for longer than a
-    /// test takes.
+    /// A scheduler that does not lead any role yet. Once taken, a role lasts longer than a test.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let scheduler = Scheduler::new(pool, config);
@@ -304,7 +303,7 @@ impl Trial {
 
     pub(super) async fn execute(&self, sql: &'static str) {
         fixtures::execute(&mut *self.conn().await, sql).await;
-        // In a running scheduler, a change of tasks or agents would be signalled too.
+        // Signals a change of tasks or agents, as a running scheduler would.
         self.scheduler.wakes.assign.notify_one();
     }
 

@@ -1,6 +1,6 @@
 //! Roles: only the leader of a role can access the database for the background jobs of that role.
 //!
-//! A job of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
+//! A job of a role has a [`Leader`] instead of a pool. Each transaction of a role first checks the
 //! term, and holds a lock that prevents other schedulers from taking the role before the
 //! transaction ends. If the scheduler has lost the role, the pass ends without an error and its
 //! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row in the
@@ -30,7 +30,7 @@ use super::locate::refined::MapCache;
 /// if three consecutive renewals fail.
 const RENEWALS_PER_LIFE: u32 = 4;
 /// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
-/// life. This time is at least `LEAST_STANDSTILL`.
+/// life. The maximum is never below `LEAST_STANDSTILL`.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 

@@ -158,8 +158,8 @@ impl Locate {
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        // Deletes the outdated placements that cannot be renewed. Otherwise every pass would find
-        // them again.
+        // Deletes the outdated placements that cannot be renewed, because otherwise every pass
+        // would find them again.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {

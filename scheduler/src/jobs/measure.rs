@@ -1,9 +1,9 @@
 //! Measuring: orders each agent to measure the beacons of other agents, and one prober after
-//! another to measure a site.
-//! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
-//! submitted tasks to the state measuring. Each site and each address has at most one open order.
-//! So all probers together send at most one probe per interval to each site and each address. The
-//! address of a new site is unknown, so its first order only asks for the address.
+//! another to measure a site. Each pass ends overdue orders, creates new orders within every
+//! prober's limits, and moves submitted tasks to the state measuring. Each site and each address
+//! has at most one open order, so that all probers together send at most one probe per
+//! `measure.site_interval` to each site and each address. The address of a new site is unknown, so
+//! its first order only asks for the address.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ use crate::jobs::measure::probers::{Fleet, FleetVersion, spread};
 /// Maximum number of tasks that one pass moves to the state measuring, and of sites that one pass
 /// gives to probers.
 const BATCH: i64 = 1000;
-/// Maximum number of tasks in the state measuring. It exceeds the 2304 site orders that nine
-/// probers together can have open with the default settings.
+/// Maximum number of tasks in the state measuring. This number exceeds the 2304 site orders that
+/// nine probers together can have open with the default settings.
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Time allowed for an order in addition to its samples, because messages take time and the agent
 /// may be busy.
@@ -35,7 +35,7 @@ const EXTRA_REQUESTS: u32 = 2;
 
 /// The pause between two passes over the mesh, as a multiple of a pass's duration: `FOLLOWED` if
 /// due measurements wait for orders to end, otherwise `RESTED`. A pass looks at every pair of
-/// agents. That takes a few milliseconds for 30 agents, and 750 ms for a thousand agents.
+/// agents, which takes a few milliseconds for 30 agents, and 750 ms for a thousand agents.
 const FOLLOWED: u32 = 4;
 const RESTED: u32 = 50;
 
@@ -97,9 +97,9 @@ impl Measure {
     }
 }
 
-/// The pause after a pass over the mesh that took `took`. It is at most a tenth of `max_age`, the
-/// age at which a pair is due again. If more pairs are due but the pass created no order, no agent
-/// has completed an order since the last pass, so the pause is long.
+/// The pause after a pass over the mesh that took `took`. The pause is at most a tenth of
+/// `max_age`, the age at which a pair is due again. If more pairs are due but the pass created no
+/// order, no agent has completed an order since the last pass, so the pause is long.
 fn mesh_pause(took: Duration, ordered: &MeshOrders, max_age: Duration) -> Duration {
     let follows = ordered.more_due && !ordered.probers.is_empty();
     (took * if follows { FOLLOWED } else { RESTED }).min(max_age / 10)
@@ -125,7 +125,7 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
-        // Stored measurements of the tasks' sites may already suffice.
+        // Stored measurements may already suffice to locate the tasks' sites.
         scheduler.wakes.locate.notify_one();
     }
     again_if_full(scheduler, begun.tasks);

@@ -17,8 +17,8 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// A quiet scheduler multiplies the period of a pass by this factor. Some changes send no signal,
-/// such as the end of a site's pause. The scheduler then notices them up to this many periods late.
+/// A quiet scheduler multiplies the period of a pass by this factor. A change that sends no signal,
+/// such as the end of a site's pause, is noticed up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs even without a signal.
@@ -45,10 +45,10 @@ impl Period {
 /// Runs `run_once` soon after the start, then whenever `wake` is signalled or `period` has passed,
 /// until `shutdown`.
 ///
-/// After each pass, the job rests for as long as the pass took, but at least for `LEAST_REST`. So a
-/// job with much work occupies the database at most half of the time. A signal that comes during
-/// the rest is handled after the rest. The first pass waits a random part of `period / 10`, so that
-/// schedulers started together do not work at the same moments.
+/// After each pass, the job rests for as long as the pass took, but at least for `LEAST_REST`, so
+/// that a job with much work occupies the database at most half of the time. A signal that comes
+/// during the rest is handled after the rest. The first pass waits a random part of `period / 10`,
+/// so that schedulers started together do not run their passes at the same time.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Period,

@@ -10,7 +10,7 @@ use crate::store::schema::retention::{self, RetainedKind};
 
 use super::leadership::Leader;
 
-/// One pass: short transactions, until no row is older than its limit.
+/// Runs short transactions until no row is older than its limit.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {

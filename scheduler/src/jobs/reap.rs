@@ -1,10 +1,10 @@
 //! Ends sessions that expired without renewal, then releases their leases.
 //!
 //! A pass takes two transactions. The first locks the sessions' rows and marks the sessions as
-//! ended, so that a late heartbeat finds its session ended. The second releases the leases.
-//! While no scheduler runs or the database is unavailable, heartbeats cannot be stored. Then the
-//! term of the role reap expires too, and the role's next leader extends every session before any
-//! session can expire (`store::schedulers::terms`).
+//! ended, so that a late heartbeat finds its session ended. The second releases the leases. While
+//! no scheduler runs or the database is unavailable, heartbeats cannot be stored, and the term of
+//! the role reap expires too. The role's next leader extends every session before any session can
+//! expire (`store::schedulers::terms`).
 
 use anyhow::Context;
 

@@ -11,7 +11,7 @@ use super::leadership::Leader;
 /// second.
 const TASKS_PER_PASS: i64 = 500;
 
-/// One pass: transactions of bounded size, until no recrawl is due.
+/// Runs transactions of bounded size until no recrawl is due.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
         let mut tx = scheduler.begin().await?;

@@ -7,7 +7,7 @@ use crate::store::batches::progress;
 
 use super::leadership::Leader;
 
-/// One pass: adds every change that was committed before the pass began.
+/// Adds every change that was committed before the pass began.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     progress::fold(&mut tx).await.context("add up the changes of batches")?;

@@ -33,7 +33,7 @@ const MOST_TASKS: usize = 100_000;
 /// If a pass reads this many events, fewer tasks are traced from then on. With this limit, a busy
 /// scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
 const MOST_EVENTS: usize = 1_000;
-/// At least one in this many tasks is traced.
+/// At least one task in this many is traced.
 const RAREST: i64 = 1 << 16;
 
 /// Sends traces until `stop`, if the configuration names a collector.
@@ -59,7 +59,7 @@ struct Followed {
     share: TracedShare,
 }
 
-/// Tasks whose number is a multiple of this power of two are traced.
+/// Tasks whose number is a multiple of `one_in`, a power of two, are traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TracedShare {
     one_in: i64,
@@ -90,7 +90,7 @@ impl TracedShare {
     }
 }
 
-/// One pass: reads the log to its end.
+/// Reads the log from the last known position to its end, and sends the completed spans.
 async fn follow(
     leader: &Leader,
     pool: &PgPool,

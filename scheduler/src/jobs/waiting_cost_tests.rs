@@ -26,8 +26,8 @@ const GROWING: [&str; 15] = [
 /// Maximum number of rows that one pass may read from the growing tables. A pass handles up to
 /// 1,000 tasks and may read forty rows for each of them.
 const MOST_READ: i64 = 40_000;
-/// Maximum number of rows that one pass may read from a growing table by sequential scans. So only
-/// a table that is small in the test may be scanned.
+/// Maximum number of rows that one pass may read from a growing table by sequential scans. Only a
+/// table with few rows in this test can be scanned without exceeding the maximum.
 const MOST_WHOLE: i64 = 1_000;
 
 /// A hundred thousand tasks, in every state in which tasks wait. No agent takes work, so nothing

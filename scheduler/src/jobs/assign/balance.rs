@@ -3,7 +3,7 @@
 //!
 //! The pure module `strategy::load::balance` decides the moves. A pass reads the agents' loads and
 //! queues, and stores each move as a new assignment with its cause. A pass reads only the ends of
-//! the longest queues and makes at most `MOVES` moves. For a queued task, it predicts distances
+//! the longest queues and makes at most `MOVES` moves. For a queued task, a pass predicts distances
 //! only to agents that joined after the task's agent was chosen. A task is moved only if its
 //! assignment has not changed since it was read, and never to an agent that the task's batch
 //! excludes.
@@ -119,8 +119,9 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };
-    // Most tasks need only the agents' loads, so they share one list of candidates. Otherwise two
-    // thousand tasks would need two thousand lists, each with up to a thousand agents.
+    // Most tasks need only the agents' loads, so they share one list of candidates. With a separate
+    // list for each task, two thousand tasks would need two thousand lists, each with up to a
+    // thousand agents.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
         Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
@@ -179,8 +180,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether a newly joined agent may get tasks from other agents' queues. It may if fewer tasks wait
-/// for the agent than it has slots.
+/// Whether a newly joined agent may get tasks from other agents' queues: fewer tasks must wait for
+/// the agent than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
@@ -332,8 +333,9 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // The joined agent gets three tasks. Two of them begin at once. The third task waits for a
-        // slot, because this agent is clearly nearer and its queue is not longer than other queues.
+        // The joined agent gets three tasks, and begins two of them at once. The third task waits
+        // for a slot, because this agent is clearly nearer and its queue is not longer than other
+        // queues.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);

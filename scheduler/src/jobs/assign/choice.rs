@@ -103,9 +103,9 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of the random choice for a task. It depends only on the task and on the number of its
-/// earlier choices, so a choice can be repeated exactly. The seeds of tasks with consecutive
-/// identifiers are unrelated.
+/// The seed of the random choice for a task. The seed depends only on the task and on the number of
+/// the task's earlier choices, so a choice can be repeated exactly. The seeds of tasks with
+/// consecutive identifiers are unrelated.
 pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

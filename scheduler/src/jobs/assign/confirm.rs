@@ -7,7 +7,7 @@
 //! its confirmers measure one after another. Confirmers that fail or leave are skipped; the wait
 //! for each confirmer is bounded.
 //!
-//! A confirmer's measurement takes precedence over a prediction, like any other measurement. It
+//! A confirmer's measurement takes precedence over a prediction, like any other measurement, and
 //! also helps to locate the site. Implausible claims are rejected (see `gnp::trust::claim`). An
 //! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
@@ -32,8 +32,8 @@ use crate::jobs::measure::probers::spread;
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum number of open confirmations. With more of them, many sites could be near one agent and
-/// wait long for its measurements.
+/// Maximum number of open confirmations. With more open confirmations, many sites could be near one
+/// agent and wait long for its measurements.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
@@ -152,8 +152,9 @@ impl ConfirmInput {
     }
 
     /// The available agents that have not tried to measure the site and whose measurements are most
-    /// likely to identify the nearest agent. Without a refined map, they are the agents predicted
-    /// nearest. Returns no agents if there is no map.
+    /// likely to identify the nearest agent. Without a refined map, the confirmers are the agents
+    /// predicted nearest to the site. Returns no agents if there is no map or if the site has too
+    /// few measurements.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
         let measured: Vec<(AgentId, Rtt)> = tried
@@ -188,8 +189,8 @@ mod tests {
     use crate::store::fixtures;
 
     /// Agents on a line with 10 ms between neighbours. Three of them are landmarks: the first, the
-    /// last and one in between. The landmarks have measured a site that is 5 ms before the
-    /// second-to-last agent.
+    /// last and one in between. The landmarks have measured a site that is on the line, 5 ms before
+    /// the second-to-last agent.
     struct Line {
         trial: Trial,
         site: SiteId,
@@ -505,7 +506,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        // The best agent has room for all tasks. If it were full, another agent might be chosen.
+        // Every agent has room for all tasks, because a full agent might not be chosen.
         line.trial.execute("update agents set capacity = 9").await;
         let second = line.located("two").await;
         confirmed_by_the_nearest(&line.confirm().await);

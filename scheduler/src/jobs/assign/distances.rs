@@ -1,5 +1,5 @@
-//! The known and predicted distances from every agent to the sites of one pass. They are read once,
-//! for assigning or for rebalancing.
+//! The known and predicted distances from every agent to the sites of one pass. A pass that assigns
+//! or rebalances tasks reads the distances once.
 //!
 //! A measured round trip takes precedence over a predicted one. Implausible claims are rejected
 //! (see `gnp::trust::claim`).

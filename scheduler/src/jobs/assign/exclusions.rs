@@ -1,8 +1,8 @@
 //! Exclusions: which agents the constraints and quotas of batches exclude in one pass.
 //!
-//! The data for admission are read once for all batches of a pass and updated with each assignment.
-//! So the tasks assigned in one pass together do not exceed a quota. The pure module `constraints`
-//! decides admission. A batch without constraints admits every agent.
+//! The data for admission are read once for all batches of a pass. Each assignment updates these
+//! data, so that the tasks assigned in one pass do not together exceed a quota. The pure module
+//! `constraints` decides admission. A batch without constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,8 +24,8 @@ pub(in crate::jobs) struct Admission {
     /// The expected number of bytes per site, for each batch.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// For each batch, the row number of its stored set of excluded agents. The number is removed
-    /// when the set changes.
+    /// For each batch, the row number of its stored set of excluded agents. A batch's row number is
+    /// removed from this map when its set of excluded agents changes.
     stored: HashMap<BatchId, i64>,
 }
 
@@ -117,7 +117,7 @@ impl Admission {
     }
 
     /// The row number of the batch's stored set of excluded agents; `None` if the batch excludes no
-    /// agent. Stores the set first if it is not stored yet.
+    /// agent. If the set of excluded agents is not stored yet, this function stores it first.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -142,9 +142,10 @@ impl Admission {
 
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
-    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if the agents
-    /// that meet the constraints are disconnected or have used up their quota. A quota covers 24
-    /// hours, counted in whole hours, so a used-up quota becomes free again within 25 hours.
+    /// The tasks can fail only if no enrolled agent meets the constraints. The tasks wait if the
+    /// agents that meet the constraints are disconnected or have used up their quota. A quota
+    /// covers 24 hours, counted in whole hours, so a used-up quota becomes free again within 25
+    /// hours.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());

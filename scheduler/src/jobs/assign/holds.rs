@@ -23,7 +23,7 @@ use crate::jobs::leadership::Leader;
 /// Waiting tasks, except those that wait for a confirmation.
 pub(super) struct Unconfirmed {
     pub(super) waiting: Vec<WaitingTask>,
-    /// Valid or open confirmations of the sites of these tasks.
+    /// Valid or open confirmations of the waiting tasks' sites.
     pub(super) confirmation_states: HashMap<SiteId, ConfirmationState>,
     /// Whether a confirmation was requested.
     pub(super) wanted: bool,
@@ -31,8 +31,9 @@ pub(super) struct Unconfirmed {
 
 /// Holds tasks whose strategy needs confirmed distances until these distances exist. A task with
 /// another strategy is held only while a confirmation of its site is open, and at most for the
-/// usual duration of a confirmation. During this time, the task would wait for a slot anyway. The
-/// time is limited so that an agent that does not answer cannot delay the task further.
+/// usual duration of a confirmation. While its site is being confirmed, the task would wait for a
+/// slot anyway. The hold is limited so that an agent that does not answer cannot delay the task
+/// further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,

@@ -2,10 +2,10 @@
 //!
 //! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The other tasks stay
 //! located and are planned again in the next pass, with the results of the crawls that have ended
-//! by then. So a wrong prediction leaves no long queue at an agent, and the last sites of a batch
-//! go to the agents that finish the crawls soonest. A plan that decides nothing is kept until a
-//! task, an agent or a crawl changes, or until a slot is about to become free. The pure module
-//! `strategy::schedule` makes the plan.
+//! by then. Because only tasks that begin soon are assigned, a wrong prediction leaves no long
+//! queue at an agent, and the last sites of a batch go to the agents that finish the crawls
+//! soonest. A plan that decides nothing is kept until a task, an agent or a crawl changes, or until
+//! a slot is about to become free. The pure module `strategy::schedule` makes the plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,9 +34,9 @@ const WINDOW: i64 = 500;
 /// Maximum number of windows in one pass; planning a window takes up to a second. Batches that get
 /// no window are planned in a later pass, when fewer tasks of other batches wait.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. Some changes send no signal, such as a new measurement of a site or a
-/// quota that became free, and a signal may be lost. After this time, a new plan takes such changes
-/// into account.
+/// Maximum age of a plan. An older plan is replaced even without a signal, because some changes
+/// send no signal (such as a new measurement of a site or a quota that became free) and a signal
+/// may be lost.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Makes plans. Keeps the newest plan while a new plan would be the same.
@@ -45,12 +45,14 @@ pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
 }
 
-/// A plan that chose no agents. Its pass held no task either, and no other transaction took one.
+/// A plan that chose no agents, from a pass in which no task was held or taken by another
+/// transaction.
 #[derive(Debug)]
 struct UnchangedPlan {
     /// Number of signals received before the plan was made.
     signals: u64,
-    /// When an agent must be chosen for the first task of the plan.
+    /// When an agent must be chosen for the plan's first task, but at most [`KEPT_AT_MOST`] after
+    /// the plan was begun.
     until: Instant,
     seen: PassTotals,
 }
@@ -111,7 +113,7 @@ impl Planner {
 struct PassTotals {
     /// The batches whose tasks were planned.
     batches: BTreeSet<BatchId>,
-    /// The agents admitted to at least one of these tasks.
+    /// The agents admitted to at least one planned task.
     wanted: BTreeSet<AgentId>,
     /// Whether an agent was chosen for at least one task (the task is then *decided*).
     decided: bool,
@@ -119,14 +121,15 @@ struct PassTotals {
     moved: bool,
     /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
-    /// Whether no task was decided and some agent is admitted to none of the waiting tasks. Such an
-    /// agent can only take over running crawls.
+    /// Whether no task was decided and some agent is admitted to none of the waiting tasks. An
+    /// agent that may crawl none of the waiting tasks can only take over running crawls.
     idles: bool,
 }
 
 /// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
-/// tasks fill a whole window and some agent is admitted to no task planned so far. The caller then
-/// plans another window, which may contain tasks for this agent.
+/// tasks fill a whole window and some agent is admitted to no task planned so far. If the result is
+/// `true`, the caller plans up to [`WINDOW`] tasks of other batches, which may include tasks for
+/// this agent.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();

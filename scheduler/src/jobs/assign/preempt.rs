@@ -1,7 +1,7 @@
 //! Preempts stragglers of `earliest-finish`: running crawls that another agent would finish sooner.
 //!
-//! A pass fills idle slots when no site waits to be planned. While sites wait, it fills only the
-//! slots of agents that may crawl none of the waiting sites. The pure module
+//! A pass fills idle slots when no site waits to be planned. While sites wait, a pass fills only
+//! the slots of agents that may crawl none of the waiting sites. The pure module
 //! `strategy::schedule::preemption` chooses the crawls. The agent returns the lease of a preempted
 //! crawl with a checkpoint, and the task is then planned like any other. A crawl stays with its
 //! agent if the crawl ends before the lease is returned, or if the agent does not receive or
@@ -31,8 +31,8 @@ use super::exclusions::Admission;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 
-/// Maximum number of crawls considered in a pass, the longest-running first. It is small because
-/// computing the distances of a site takes half a millisecond.
+/// Maximum number of crawls considered in a pass, the longest-running first. The maximum is small
+/// because computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
 /// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
 /// crawl sooner. The time is longer than the current agent needs to end a request, write a

@@ -68,9 +68,9 @@ impl Drift {
     }
 }
 
-/// Whether enough pairs of agents may have been measured since the fit to judge the drift. A pair
-/// has at most two rows in the mesh, and a pair measured since the fit has at least one newer row.
-/// So row counts suffice, and the mesh need not be read.
+/// Whether enough pairs of agents may have been measured since the fit to judge the drift. The row
+/// counts suffice, and the mesh need not be read, because a pair has at most two rows in the mesh,
+/// and a pair measured since the fit has at least one row newer than the fit.
 pub(super) fn may_be_enough(newest: &Newest) -> bool {
     let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
     let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));

@@ -29,9 +29,10 @@ pub(in crate::jobs) struct MeshState {
     pub(in crate::jobs) as_of: DateTime<Utc>,
     /// Number of landmarks that have been measured or can still be measured.
     reachable: usize,
-    /// Whether the landmarks were chosen. If not, every suitable connected agent is a landmark.
+    /// Whether landmarks were chosen. If none were chosen, every suitable connected agent is a
+    /// landmark.
     chosen: bool,
-    /// Whether there is an alarm. Then the map cannot be trusted, and no fit will be made.
+    /// Whether there is an alarm. During an alarm the map is not trusted, and no fit is made.
     alarmed: bool,
 }
 

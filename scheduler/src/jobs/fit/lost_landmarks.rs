@@ -1,10 +1,11 @@
 //! Replaces lost landmarks. If an elected landmark stays disconnected, an election replaces it; the
 //! other landmarks stay.
 //!
-//! One landmark is replaced per pass, and the new landmark is used only from the next pass on. So
-//! if half of a fleet is disconnected for a while, its landmarks are not all replaced at once.
-//! After a replacement the map is fitted again in the background; until then the old map is used.
-//! If the lost landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
+//! One landmark is replaced per pass, and the new landmark is used only from the next pass on. With
+//! one replacement per pass, not all landmarks are replaced at once if half of a fleet is
+//! disconnected for a while. After a replacement the map is fitted again in the background; until
+//! then the old map is used. If the lost landmark returns, it is an ordinary agent. A landmark set
+//! by hand is never replaced.
 
 use std::time::Duration;
 
@@ -50,9 +51,9 @@ struct Replacement {
 
 /// Replaces an elected landmark with a newly elected agent if the landmark has been disconnected
 /// for at least `after`. If several landmarks are lost, replaces only the one that has been
-/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers run this at once,
-/// only the first replaces the landmark; the second then finds that this landmark is no longer
-/// lost.
+/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers call this
+/// function at once, only the first replaces the landmark; the second then finds that this landmark
+/// is no longer lost.
 async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, Error> {
     // Usually no landmark is lost, and then this check avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {

@@ -1,8 +1,8 @@
 //! Trust: judges every agent by its reports, and acts on the results.
 //!
-//! A review runs before every fit. Between fits, it runs periodically to judge reports about sites.
-//! It opens and ends quarantines and alarms. Code that reads the mesh, the fleet or measurements of
-//! sites must itself omit quarantined agents.
+//! A review runs before every fit and, between fits, periodically to judge reports about sites. A
+//! review opens and ends quarantines and alarms. Code that reads the mesh, the fleet or
+//! measurements of sites must itself omit quarantined agents.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     ask_again(scheduler).await
 }
 
-/// Orders agents that are quarantined for reports about sites to measure some sites again. The
-/// results are used only to judge these agents.
+/// If agents were quarantined because of their reports about sites, orders these agents to measure
+/// some sites again. The results are used only to judge these agents.
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -271,8 +271,9 @@ mod tests {
     }
 
     /// The round trip, in milliseconds, between the landmark with the index `agent` and the site
-    /// with the number `site`. On the line of landmarks, the landmark is `10 * agent` ms away from
-    /// the first landmark, and the site `9 * site` ms.
+    /// with the number `site`. The round trip is 2 ms plus the distance on the line of landmarks.
+    /// The first landmark is at 0 ms on this line, the landmark `agent` at `10 * agent` ms, and the
+    /// site at `9 * site` ms.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }

@@ -1,10 +1,9 @@
 //! The refined map of the newest embedding: created once per epoch and shared by all jobs of the
 //! process.
 //!
-//! The map is created when the process first sees the epoch. It is made from the mesh at that time,
-//! restricted to the agents that the embedding places. The epoch is the seed of the map's random
-//! numbers. The map is not stored, because a choice can be repeated from the predictions that its
-//! assignment stores.
+//! When the process first sees an epoch, it creates the map from the mesh of the agents that the
+//! embedding places. The epoch is the seed of the map's random numbers. The map is not stored,
+//! because a choice can be repeated from the predictions that its assignment stores.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

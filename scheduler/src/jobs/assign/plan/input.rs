@@ -180,8 +180,8 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// The candidates of all sites would take a hundred megabytes of memory. So only each crawl's
-    /// duration at each agent is kept, and the candidates of the few decided sites are read again
+    /// Only each crawl's duration at each agent is kept, because the candidates of all sites would
+    /// take a hundred megabytes of memory. The candidates of the few decided sites are read again
     /// from `among`.
     pub(super) fn decided(
         &self,
@@ -230,8 +230,8 @@ impl PlanInput {
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// The time that each agent would need for one waiting task. It is `None` for all agents if no
-    /// distance of the site is known or trusted, and for each agent that the batch excludes.
+    /// The time that each agent would need for one waiting task. The time is `None` for all agents
+    /// if no distance of the site is known or trusted, and for each agent that the batch excludes.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -258,7 +258,7 @@ impl PlanInput {
     }
 
     /// The agent that should crawl this site as a trial, because it may be nearer than the nearest
-    /// measured agent. Only a few sites get a trial. The site of a preempted task gets none,
+    /// measured agent. Only a few sites get a trial. The site of a preempted task gets no trial,
     /// because this task should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
