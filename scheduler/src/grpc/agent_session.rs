@@ -52,8 +52,8 @@ pub(super) struct AgentDesk {
 }
 
 impl AgentDesk {
-    /// Creates the service. Its sessions run as async tasks, which `sessions` tracks, and end with
-    /// `shutdown`.
+    /// Creates the service. Each session runs as an async task, which `sessions` tracks and
+    /// `shutdown` ends.
     pub(super) fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }

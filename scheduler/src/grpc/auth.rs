@@ -32,9 +32,9 @@ pub(crate) enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// Whether a path leads to a page rather than to a gRPC service. Only the name of a gRPC service
-/// contains a dot. The dashboard itself checks who may see its pages, because browsers send a
-/// cookie instead of a token.
+/// Whether a path leads to a page rather than to a gRPC service. The first part of a path contains
+/// a dot only if it is the name of a gRPC service. The dashboard itself checks who may see its
+/// pages, because browsers send a cookie instead of a token.
 pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }

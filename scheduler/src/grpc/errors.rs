@@ -64,8 +64,9 @@ fn has_zero_character(cause: &sqlx::Error) -> bool {
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
 }
 
-/// Whether the same statement can succeed later. It can if the connection failed, or if Postgres is
-/// starting, stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
+/// Whether the same statement can succeed later. A retry can succeed if the connection failed, or
+/// if Postgres is starting, stopping, short of resources or resolving a conflict (classes 08, 40,
+/// 53 and 57).
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
         return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
@@ -206,7 +207,8 @@ fn failed() -> Status {
 
 /// The status for an agent whose session has ended: `Aborted` if another process superseded the
 /// session, `Unauthenticated` if the agent was removed, `PermissionDenied` if another machine was
-/// enrolled as this agent. Otherwise `Unavailable`, because the agent may reconnect at once.
+/// enrolled as this agent. In all other cases `Unavailable`, because the agent may reconnect at
+/// once.
 pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(

@@ -1,5 +1,5 @@
 //! The gate through which every request passes. The gate refuses requests that the caller may not
-//! make. It refuses or aborts requests while the database does not answer.
+//! make. The gate also refuses or aborts requests while the database does not answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -46,8 +46,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The inner service has become ready, but a clone of it has not. So the inner service
-        // serves this request, and the clone replaces it.
+        // `poll_ready` was called on the inner service, but not on its clone. Therefore the inner
+        // service serves this request, and the clone replaces it in the gate.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         if auth::is_page(request.uri().path()) {
@@ -90,7 +90,7 @@ impl AllowedCallers {
     }
 }
 
-/// Checks the caller of an rpc, and stores it in the request's extensions.
+/// Checks the caller of an rpc, and stores the caller in the request's extensions.
 async fn admit(
     pool: &PgPool,
     wrong_tokens: &WrongTokens,

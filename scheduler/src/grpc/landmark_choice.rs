@@ -173,7 +173,7 @@ async fn replace(
     dimensions: Option<u32>,
     by: ChosenBy,
 ) -> Result<(), ChoiceError> {
-    // The dimensions are set first. This locks the single row of settings, so concurrent changes
+    // Setting the dimensions first locks the single row of settings, so that concurrent changes
     // wait for each other.
     settings::set_dimensions(conn, dimensions).await?;
     Ok(landmarks::replace(conn, chosen, by).await?)

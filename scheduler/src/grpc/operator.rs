@@ -33,7 +33,7 @@ pub(crate) struct Desks {
 }
 
 impl Desks {
-    /// Creates the services. Their streams end with `shutdown`. Agents that enrol get `identity`,
+    /// Creates the services, whose streams end with `shutdown`. Agents that enrol get `identity`,
     /// with which they find and recognise the scheduler.
     pub(super) fn new(scheduler: &Scheduler, identity: &Identity, shutdown: &CancellationToken) -> Self {
         Self {

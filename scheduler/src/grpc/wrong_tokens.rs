@@ -1,5 +1,5 @@
-//! Delays the answers to requests with a wrong operator token, from commands, programs and
-//! browsers. Also logs these requests.
+//! Delays the answers to requests with a wrong operator token from commands, programs and browsers,
+//! and logs these requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -15,17 +15,18 @@ use tonic::Status;
 use crate::grpc::errors;
 use crate::store;
 
-/// Maximum number of rows in one transaction. It is high enough to share the cost of the commit,
-/// and low enough for a transaction that takes only tens of milliseconds. A larger request gets its
-/// own transaction.
+/// Maximum number of rows in one transaction. The maximum is high enough to share the cost of the
+/// commit, and low enough for a transaction that takes only tens of milliseconds. A larger request
+/// gets its own transaction.
 const MOST_ROWS: usize = 1024;
 /// If at least this many rows wait, a second transaction starts while the first is still running.
-/// Fewer rows wait for the first to end, because two small transactions cost more than one that
-/// contains all their rows.
+/// Fewer rows wait for the first transaction to end, because two small transactions cost more than
+/// one that contains all their rows.
 const CROWD_ROWS: usize = 256;
-/// Maximum time that a shared transaction waits for a lock. It is longer than a shared transaction
-/// takes (tens of milliseconds), but short compared with the heartbeat interval. Cancelling a large
-/// batch may lock a task for a minute; the agents of other tasks must not wait for that.
+/// Maximum time that a shared transaction waits for a lock. This time is longer than a shared
+/// transaction takes (tens of milliseconds), but short compared with the heartbeat interval.
+/// Cancelling a large batch may lock a task for a minute; the agents of other tasks must not wait
+/// for that.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request that can share a transaction.
@@ -161,8 +162,8 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
 }
 
 /// Returns the request's result, or runs the request in its own transaction if needed. `verdict` is
-/// an error if the session that ran the transaction was dropped. This happens when the scheduler
-/// stops or the database is unreachable.
+/// an error if the session that ran the transaction was dropped: the scheduler stopped, or the
+/// database became unreachable.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,

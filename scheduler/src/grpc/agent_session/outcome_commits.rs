@@ -15,8 +15,8 @@ use crate::store::sites::origin;
 
 /// Storing this many discovered hosts takes about as long as recording one outcome.
 pub(super) const HOSTS_PER_ROW: usize = 10;
-/// Maximum number of leases granted to an agent in a shared transaction that records outcomes. The
-/// session is then woken to fill further slots.
+/// Maximum number of leases granted to an agent in a shared transaction that records outcomes. A
+/// session that got this many leases is woken to fill its other free slots.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 /// The group commit of outcomes, shared by the sessions of one scheduler.

@@ -1,5 +1,6 @@
-//! A session records the outcomes that have arrived on its stream together, and acknowledges each
-//! after the commit. Then it sends the leases that were granted in the same transaction.
+//! A session records all outcomes that have arrived on its stream in one transaction, and
+//! acknowledges each outcome after the commit. Afterwards the session sends the leases that the
+//! same transaction granted.
 
 use futures_util::FutureExt as _;
 use landfall_proto::v1;
@@ -13,8 +14,9 @@ use super::session::Session;
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{FreeSlots, Grant};
 
-/// Maximum number of outcomes from one stream that are recorded at once. It is high enough to share
-/// the cost of the commit, and low enough for a transaction that takes only tens of milliseconds.
+/// Maximum number of outcomes from one stream that are recorded at once. The maximum is high enough
+/// to share the cost of the commit, and low enough for a transaction that takes only tens of
+/// milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
 /// Adds the outcomes that have already arrived to `reports`, beginning with `request`. Returns the
@@ -85,7 +87,7 @@ impl Session {
         })
     }
 
-    /// Sends the grants of a transaction that could fill up to `slots` free slots.
+    /// Sends the leases of a transaction that was allowed to fill at most `slots` free slots.
     async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);

@@ -23,7 +23,7 @@ impl Session {
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
         // Without this check, the agent of an ended session would continue until its next
-        // heartbeat. In the meantime it would crawl sites whose tasks other agents have leased.
+        // heartbeat, and meanwhile crawl sites whose tasks other agents have leased.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };

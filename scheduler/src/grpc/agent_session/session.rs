@@ -33,8 +33,8 @@ pub(super) struct Session {
     pub(super) session: SessionId,
     pub(super) outbound: Outbound,
     pub(super) wake: Arc<Notify>,
-    /// Whether the agent has announced that it is stopping. Then it gets no new leases, and the
-    /// session ends when the stream ends.
+    /// Whether the agent has announced that it is stopping. A stopping agent gets no new leases,
+    /// and its session ends when the stream ends.
     pub(super) leaving: bool,
     /// When the session was opened.
     pub(super) opened: Instant,

@@ -1,8 +1,8 @@
 //! One agent's session, run as an async task that owns the agent's stream.
 //!
-//! The async task answers the agent's messages. When it is woken, and at least once a second, it
-//! sends the messages that the store holds for the agent: revoked or preempted leases, measurement
-//! orders, and new leases. Each message is committed before it is sent.
+//! The async task answers the agent's messages. When woken, and at least once a second, the async
+//! task sends the messages that the store holds for the agent: revoked or preempted leases,
+//! measurement orders, and new leases. Each message is committed before it is sent.
 //!
 //! The async task ends when the stream breaks, the session is superseded or expired, or the
 //! scheduler shuts down. Nothing is lost, because the store records every grant, and the agent
@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_secs(1);
 impl Session {
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // `gone` says whether the agent is gone. It is false if the scheduler itself ends all
+        // `gone` says whether the agent is gone. `gone` is false if the scheduler itself ends all
         // sessions, because the agents may still be running.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),

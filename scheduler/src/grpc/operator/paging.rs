@@ -15,8 +15,8 @@ use crate::store::reports::{AssignmentPages, AssignmentRow, hosts};
 
 use super::convert::whole;
 
-/// Number of rows of the first page. It is small so that output appears at once. Further pages have
-/// [`PAGE`] rows.
+/// Number of rows of the first page, which is small so that output appears at once. Further pages
+/// have [`PAGE`] rows.
 const FIRST_PAGE: u32 = 100;
 const PAGE: u32 = 4_000;
 

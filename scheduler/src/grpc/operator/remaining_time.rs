@@ -17,8 +17,8 @@ use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
-/// The pause after an estimate, as a multiple of the time taken to compute it. So at most
-/// about a tenth of the time is spent on the estimates of one batch, even of a million sites.
+/// The pause after an estimate, as a multiple of the time taken to compute it. With this pause, at
+/// most about a tenth of the time is spent on the estimates of one batch, even of a million sites.
 const PAUSE: u32 = 10;
 /// Minimum time between two estimates of one batch, because people cannot read estimates that
 /// change faster.

@@ -174,8 +174,8 @@ impl ReportDesk {
     async fn unplanned(&self, error: PlanError) -> Status {
         let (noun, name) = match &error {
             PlanError::UnknownAgent(name) => (Noun::Agent, name.clone()),
-            // Host names contain a dot, but few agents' names do. So a name with a dot is looked up
-            // as a site.
+            // A name with a dot is looked up as a site, because host names contain a dot, but few
+            // agents' names do.
             PlanError::UnknownNear(name) if name.contains('.') => (Noun::Site, name.clone()),
             PlanError::UnknownNear(name) => (Noun::Agent, name.clone()),
             _ => return error.into(),
