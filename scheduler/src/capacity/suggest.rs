@@ -7,9 +7,9 @@
 //! functions", 1978).
 //!
 //! Candidate locations are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
-//! with the agents as the first centres. So most candidate locations are far from the agents and
-//! from each other. Drawing and picking use a sample of the sites; a pick's gain is computed over
-//! all sites.
+//! with the agents as the first centres, so that most candidate locations are far from the agents
+//! and from each other. Drawing and picking use a sample of the sites; a pick's gain is computed
+//! over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -20,8 +20,8 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites in the sample. If one in a thousand sites is near a location, the sample includes about
-/// twenty of these sites.
+/// Maximum number of sites in the sample. If one in a thousand sites is near a location, the sample
+/// includes about twenty of these sites.
 pub const SAMPLE: usize = 20_000;
 /// Number of candidate locations: a dozen for each pick if the maximum number of picks (20) is
 /// requested. Each candidate location costs a scan of the sample for every pick.
@@ -197,7 +197,8 @@ fn joined(near: &NearestDistances, millis: f32) -> NearestDistances {
     with
 }
 
-/// The number of finite distances among the first `most`, at least 1.
+/// The number of agents that share a site: the number of finite distances among the first `most`,
+/// but at least 1.
 fn there(near: &NearestDistances, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
