@@ -32,7 +32,7 @@ pub struct Status {
     pub map: Option<MapStatus>,
     /// Why the map as a whole is not trusted; `None` if the map is trusted.
     pub map_alarm: Option<String>,
-    /// Batches with open tasks, the newest first. The list may be cut.
+    /// Batches with open tasks, the newest first, at most as many as the caller requested.
     pub batches: Vec<BatchStatus>,
     /// Number of batches with open tasks that `batches` leaves out.
     pub more_batches: u64,
@@ -138,7 +138,7 @@ pub struct BatchStatus {
     pub unmet: u64,
     /// Crawls that ended per minute, over the last few minutes; `None` if no crawl ended.
     pub sites_per_minute: Option<f64>,
-    /// Megabytes (10^6 bytes) that these crawls fetched per minute.
+    /// Megabytes (10^6 bytes) per minute, fetched by the crawls that `sites_per_minute` counts.
     pub megabytes_per_minute: Option<f64>,
     /// Time since the last crawl of the batch ended, or since the batch was submitted if
     /// none has ended.

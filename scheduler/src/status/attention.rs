@@ -14,7 +14,8 @@ const NAMED: usize = 3;
 /// because certificates have a validity period and stored pages have timestamps. `landfall-agent
 /// doctor` has the same limit.
 const CLOCKS_DIFFER_S: u32 = 60;
-/// A disk is reported if its free share is below this and its free space is below [`DISK_ROOMY`].
+/// A disk is reported if its free share is below this value and its free bytes are below
+/// [`DISK_ROOMY`].
 const DISK_LOW: f64 = 0.1;
 /// A disk with this many free bytes is never reported. At a gigabyte a day, this space lasts a
 /// week or more.
@@ -121,7 +122,7 @@ fn contact(status: &Status) -> Option<Attention> {
     (!status.has_contact).then(|| found.urgent())
 }
 
-/// Reports that no agent is connected or, if some are, which agents are not.
+/// Reports that no agent is connected or, if some agents are connected, which agents are not.
 fn connected(status: &Status) -> Option<Attention> {
     if status.agents.iter().any(|agent| agent.connected) {
         let away = Group::of(status, |agent| agent.service == ServiceState::Away)?;
