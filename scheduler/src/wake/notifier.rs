@@ -1,12 +1,12 @@
 //! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
 //! LISTEN and NOTIFY. A message sent by NOTIFY is called a notice.
 //!
-//! A lost notice does little harm, because every background task and session also polls. So notices
-//! need not be part of the transactions that cause them. A NOTIFY in each of these transactions
-//! would make all commits wait for one lock. Signals that arrive while a notice is being sent go
-//! into the next notice. While no other scheduler exists, no notices are sent. After each
-//! reconnection, the notifier wakes every background task and session once, because it may have
-//! missed notices.
+//! A lost notice does little harm, because every background task and session also polls. Notices
+//! are sent outside the transactions that cause them, because a NOTIFY in each of these
+//! transactions would make all commits wait for one lock. Signals that arrive while a notice is
+//! being sent go into the next notice. While no other scheduler exists, no notices are sent. After
+//! each reconnection, the notifier wakes every background task and session once, because it may
+//! have missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,8 +28,8 @@ use crate::store::schedulers::terms::Role;
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
 /// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
 const MOST_NAMED: usize = 256;
-/// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
-/// intervals at which background tasks poll.
+/// The pause before reconnecting. This pause is longer than connecting takes, and much shorter than
+/// the intervals at which background tasks poll.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// Time without notices after which the listener checks its connection. Without this check, the
 /// listener would never detect that the connection was cut off.
