@@ -1,5 +1,5 @@
-//! Tests several schedulers on one database: all serve agents, only one of them has each role at a
-//! time, and each can be killed.
+//! Tests several schedulers on one database: all serve agents, each role has only one leader at a
+//! time, and each scheduler can be killed.
 
 use super::*;
 
