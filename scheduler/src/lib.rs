@@ -1,9 +1,9 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
 //! The modules `model`, `gnp`, `strategy`, `simulate` (except where it reads files), `plot`,
-//! `throughput` and `capacity` are the pure core. These modules use no tokio, sqlx, tonic, clock or
-//! environment. Only `store` contains SQL. `grpc` and `jobs` exchange data through the store, and
-//! wake each other through `wake::Wakes`.
+//! `status`, `throughput` and `capacity` are the pure core. These modules use no tokio, sqlx,
+//! tonic, clock or environment. Only `store` contains SQL. `grpc` and `jobs` exchange data through
+//! the store, and wake each other through `wake::Wakes`.
 
 use std::sync::Arc;
 

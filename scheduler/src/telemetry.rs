@@ -77,8 +77,8 @@ fn parse(text: &str) -> Result<Targets, ParseError> {
     text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
 
-/// Formats fields as usual, but replaces the text of an SQL statement with the statement's name. So
-/// a slow statement is logged on a single line.
+/// Formats fields as usual, but replaces the text of an SQL statement with the statement's name, so
+/// that a slow statement is logged on a single line.
 struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {

@@ -30,8 +30,8 @@ pub struct Amount {
 }
 
 /// The sums of a time slice. A crawl adds equal amounts to all slices between its first and its
-/// last slice. The field `step` contains only differences between consecutive slices. So a crawl
-/// changes the fields of at most three slices: its first two and its last.
+/// last slice. Because the field `step` contains only differences between consecutive slices, a
+/// crawl changes the fields of at most three slices: its first two and its last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.
