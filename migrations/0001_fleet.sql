@@ -77,12 +77,14 @@ create table enrolments (
     token_hash bytea primary key,
     -- The name that the agent gets. This column and the next six are copied to the table agents.
     agent_name text collate "C" not null,
-    city text not null, -- as in agents
-    carrier text not null, -- as in agents
-    country text not null default '', -- as in agents
-    latitude double precision constraint enrolments_latitude_range check (latitude between -90 and 90), -- as in agents
-    longitude double precision constraint enrolments_longitude_range check (longitude between -180 and 180), -- as in agents
-    tags text[] not null default '{}' constraint enrolments_tags_bounded check (cardinality(tags) <= 16), -- as in agents
+    city text not null, -- copied to agents.city
+    carrier text not null, -- copied to agents.carrier
+    country text not null default '', -- copied to agents.country
+    -- Copied to agents.latitude.
+    latitude double precision constraint enrolments_latitude_range check (latitude between -90 and 90),
+    -- Copied to agents.longitude.
+    longitude double precision constraint enrolments_longitude_range check (longitude between -180 and 180),
+    tags text[] not null default '{}' constraint enrolments_tags_bounded check (cardinality(tags) <= 16), -- copied to agents.tags
     -- Whether the token may replace an agent of this name that was not removed.
     replaces boolean not null default false,
     -- When the operator made the token.
@@ -155,7 +157,7 @@ create table sessions (
     -- Free bytes of the fullest disk to which the agent writes, as reported in the last heartbeat;
     -- null until a heartbeat reports them.
     disk_free bigint,
-    disk_size bigint, -- total bytes of this disk
+    disk_size bigint, -- total bytes of the fullest disk
     -- Why the session ended; null while it is active.
     end_cause session_end,
     -- When the session ended; null while it is active.

@@ -13,7 +13,7 @@ create table schedulers (
     -- Free bytes of the file system that contains the scheduler's data directory, as of the last
     -- renewal; null if unknown.
     disk_free bigint,
-    disk_size bigint, -- total bytes of this file system
+    disk_size bigint, -- total bytes of the data directory's file system
     -- When the scheduler started.
     started_at timestamptz not null default now(),
     -- When the scheduler last renewed this row.
@@ -47,8 +47,8 @@ create table terms (
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
 -- Restores of this database from a backup. After a restore, schedulers must not reissue an
--- identifier, token or incarnation that was issued after the backup. They also report the restore
--- to operators.
+-- identifier, token or incarnation that was issued after the backup. Schedulers also report the
+-- restore to operators.
 create table restores (
     -- The restore's identifier.
     id bigint primary key generated always as identity,
@@ -58,15 +58,15 @@ create table restores (
     backed_up_at timestamptz not null,
     -- The version of landfall that made the backup.
     backup_version text not null,
-    -- No number issued before the restore is higher than this number. All numbers issued after the
-    -- restore are higher. This applies to identifiers, tokens and incarnations.
+    -- No identifier, token or incarnation issued before the restore is higher than this number. All
+    -- those issued after the restore are higher than this number.
     floor bigint not null constraint restores_floor_positive check (floor > 0),
     -- This number is added to the server's transaction numbers in the column `events.xact`. A new
     -- server counts its transactions from 1, but its events must sort after the restored events.
     transactions bigint not null constraint restores_transactions_positive check (transactions > 0),
     -- Number of sessions that the restore ended.
     sessions bigint not null,
-    -- Number of leases that ended with these sessions.
+    -- Number of leases that the restore ended.
     leases bigint not null,
     -- Number of open enrolment tokens that the restore voided.
     tokens bigint not null,

@@ -66,14 +66,14 @@ create table mesh_measurements (
     -- The cause of the pair's newest failed measurement, even if a later measurement succeeded;
     -- null if none failed.
     cause probe_failure,
-    -- The prober's message about this newest failure.
+    -- The prober's message about the pair's newest failure.
     said text,
-    -- When this newest failure was reported.
+    -- When the pair's newest failure was reported.
     failed_at timestamptz,
     -- The round trip of the pair's newest successful measurement, even if a later measurement
     -- failed; null if none succeeded.
     reached_us bigint constraint mesh_measurements_reached_positive check (reached_us > 0),
-    -- When this newest success was reported.
+    -- When the pair's newest success was reported.
     reached_at timestamptz,
     primary key (prober_id, agent_id),
     constraint mesh_measurements_result check ((rtt_us is null) <> (failure is null))
@@ -117,8 +117,8 @@ create index site_measurements_by_time on site_measurements (measured_at);
 -- For reading an agent's newest measurements.
 create index site_measurements_by_prober on site_measurements (prober_id, measured_at);
 
--- Resolved addresses: one row per site and prober whose address for the site differs from
--- `sites.address`, or whose last order was postponed.
+-- Resolved addresses. A site and a prober have a row if the site's name resolves at this prober to
+-- an address other than `sites.address`, or if the prober postponed its last order for the site.
 create table resolved_addresses (
     -- The site.
     site_id bigint not null references sites (id),

@@ -48,8 +48,8 @@ create table embedding_history (
     landmarks integer not null,
     -- Number of dimensions, without the height.
     dimensions integer not null,
-    fit_error double precision not null, -- as in embeddings
-    mesh_error double precision, -- as in embeddings
+    fit_error double precision not null, -- same as embeddings.fit_error
+    mesh_error double precision, -- same as embeddings.mesh_error
     -- The median distance between agents' coordinates in this embedding and in the former one,
     -- after alignment. Null if there was no former embedding.
     median_move_us bigint

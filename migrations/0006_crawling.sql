@@ -25,11 +25,11 @@ create table batches (
         '{"max_pages": 200, "max_bytes": 67108864, "max_depth": 8, "max_hosts": 50, "max_duration_ms": 900000,
           "request_interval_ms": 1000, "shortest_interval_ms": 1000, "sitemaps": true, "store": true, "include": [],
           "exclude": [], "contact_url": null, "user_agent": null, "recrawl_interval_ms": null}',
-    -- This column and the next five repeat fields of the policy for queries. The first three are
-    -- the budgets of one crawl.
+    -- This column and the next five repeat fields of the policy for queries. The first three of
+    -- these columns are the budgets of one crawl.
     max_pages integer not null generated always as ((policy->>'max_pages')::integer) stored,
-    max_bytes bigint not null generated always as ((policy->>'max_bytes')::bigint) stored, -- a budget, too
-    max_duration_ms bigint not null generated always as ((policy->>'max_duration_ms')::bigint) stored, -- a budget, too
+    max_bytes bigint not null generated always as ((policy->>'max_bytes')::bigint) stored, -- a budget of one crawl
+    max_duration_ms bigint not null generated always as ((policy->>'max_duration_ms')::bigint) stored, -- a budget of one crawl
     -- Maximum number of discovered hosts that are stored for a site.
     max_hosts integer not null generated always as ((policy->>'max_hosts')::integer) stored,
     -- Minimum time between two requests to a small site.
@@ -45,7 +45,7 @@ create table batches (
 
 create type unmet_cause as enum (
     'excluded',    -- no agent meets the constraints
-    'take-no-work' -- the agents that meet them take no work
+    'take-no-work' -- the agents that meet the constraints take no work
 );
 
 -- Constraints of batches. A batch without a row may be crawled by every agent.
@@ -57,7 +57,7 @@ create table batch_constraints (
     constraints jsonb not null,
     -- Why tasks wait if no agent may crawl them; null if no task has waited for this reason.
     unmet_cause unmet_cause,
-    -- Number of agents that each constraint excluded when this cause was found, a
+    -- Number of agents that each constraint excluded when `unmet_cause` was found, a
     -- `constraints::ExcludedAgents`.
     unmet_detail jsonb,
     constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
@@ -71,7 +71,7 @@ create table quota_spending (
     hour timestamptz not null, -- when the hour began
     -- Number of bytes in the outcomes that were accepted in this hour.
     bytes bigint not null,
-    -- Number of these outcomes with at least one byte.
+    -- Number of outcomes with at least one byte that were accepted in this hour.
     crawls bigint not null,
     primary key (batch_id, agent_id, hour)
 );
@@ -102,7 +102,7 @@ create type task_state as enum (
     'measuring', -- landmarks measure the site
     'located',   -- distances are known, or unknown for the cause in `unmeasured`
     'assigned',  -- an agent is chosen
-    'leased',    -- this agent's session may crawl the site
+    'leased',    -- the chosen agent's session may crawl the site
     'done',      -- an outcome of kind complete or truncated was accepted
     'failed',    -- an outcome of another kind was accepted, or the task was given up
     'cancelled'  -- the site is not to be crawled
@@ -131,7 +131,7 @@ create type reason_kind as enum (
 );
 
 create type unmeasured_cause as enum (
-    'failed', -- every prober tried
+    'failed', -- every prober tried to measure the site, and failed
     'silent'  -- no prober reported anything
 );
 
@@ -147,13 +147,15 @@ create table tasks (
     state task_state not null default 'submitted',
     -- When the task entered this state.
     state_since timestamptz not null default now(),
-    -- Why the task failed or was cancelled, for operators; null otherwise. Never compared.
+    -- Why the task failed or was cancelled, for operators; null otherwise. No statement compares
+    -- this text.
     reason text,
     -- Why the task failed or was cancelled; null otherwise.
     reason_kind reason_kind,
     -- Why no round trip to the site is known; null if one is known, or before the site is measured.
     unmeasured unmeasured_cause,
-    -- The prober's message about this cause, for operators. Never compared.
+    -- The prober's message about the cause in `unmeasured`, for operators. No statement compares
+    -- this text.
     unmeasured_detail text,
     -- How the task's agent is chosen, as in the batch; repeated for the indexes.
     choice choice_kind not null default 'alone',
@@ -161,8 +163,8 @@ create table tasks (
     held boolean not null default false,
     -- The newest assignment; null before the first.
     assignment_id bigint,
-    -- The agent of this assignment while the task is assigned or leased; null otherwise. A trigger
-    -- sets this column, because the tasks of every agent are looked up every second.
+    -- The agent of the newest assignment while the task is assigned or leased; null otherwise. A
+    -- trigger sets this column, because the tasks of every agent are looked up every second.
     agent_id bigint constraint tasks_agent_exists references agents (id),
     -- The token of the newest grant; 0 before the first.
     token bigint not null default 0,
@@ -171,8 +173,8 @@ create table tasks (
     crashes integer not null default 0,
     -- When the site's next round in the batch was made; null if this is the newest round.
     retried_at timestamptz,
-    -- When the next round is due. Null until this round has ended, if there is no next round, and
-    -- after the next round was made.
+    -- When the next round is due. Null in three cases: this round has not ended, no next round is
+    -- planned, or the next round was already made.
     recrawl_at timestamptz,
     constraint tasks_unique unique (batch_id, site_id, round),
     constraint tasks_held_are_located check (not held or state = 'located')
@@ -182,7 +184,7 @@ create index tasks_by_site on tasks (site_id);
 -- Tasks for which an agent can be chosen. Tasks whose lease was lost (token > 0) come first,
 -- because an operator has waited longest for them.
 create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held and choice = 'alone';
--- The same for planned tasks, by batch, because a plan may omit batches.
+-- Planned tasks for which an agent can be chosen, by batch, because a plan may omit batches.
 create index tasks_to_plan on tasks (batch_id, (token = 0), id)
     where state = 'located' and not held and choice = 'planned';
 -- For granting an agent's tasks in order: tasks whose lease was lost come first. Also for counting
@@ -238,8 +240,8 @@ create type wait_cause as enum (
     'no-map'             -- the map is not fitted yet
 );
 
--- Closed stages: the stages in which no task can proceed, with the cause. It is stored here so that
--- a change of the cause updates one row instead of all waiting tasks.
+-- Closed stages: the stages in which no task can proceed, with the cause. The cause is stored here
+-- so that a change of the cause updates one row instead of all waiting tasks.
 create table stage_causes (
     -- The stage.
     stage wait_stage primary key,
@@ -311,7 +313,7 @@ create index exclusions_newest on exclusions (batch_id, id);
 create type assignment_cause as enum (
     'strategy',       -- the strategy chose the agent
     'explores',       -- the agent may be nearer than the best known one
-    'spread',         -- near agent with the most free slots; the site is probably in several places
+    'spread',         -- the near agent with the most free slots, for a site that is probably in several places
     'next-candidate', -- the best remaining candidate, because the task left the former agent
     'rebalanced',     -- the task waited at another agent, and was moved
     'taken-back'      -- the crawl was preempted at another agent
@@ -349,7 +351,7 @@ create table assignments (
     candidates bigint[] not null,
     -- The candidates' round trips to the site, predicted and measured; null if unknown.
     predicted_us bigint[] not null,
-    measured_us bigint[] not null, -- measured
+    measured_us bigint[] not null, -- measured round trips
     -- The candidates' load levels; null for a candidate that could not get work.
     levels bigint[],
     -- Number of agents that could get work and were not excluded, including non-candidates.
@@ -385,7 +387,8 @@ alter table tasks add constraint tasks_assignment_exists
 create table retention_progress (
     -- Always true; as the primary key, it permits only one row.
     singleton boolean primary key default true constraint retention_progress_one_row check (singleton),
-    -- The newest assignment whose task's earlier assignments were deleted.
+    -- The last assignment that the job has read. For each assignment that it reads, the job deletes
+    -- the earlier assignments of the same task.
     assignment_id bigint not null default 0
 );
 insert into retention_progress default values;
@@ -408,8 +411,8 @@ create table leases (
     site_id bigint not null references sites (id),
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- The agent's session, which changes if the agent reconnects and keeps the lease. This is no
-    -- foreign key, because an ended session is deleted before its leases.
+    -- The agent's session, which changes if the agent reconnects and keeps the lease. This column
+    -- is no foreign key, because an ended session is deleted before its leases.
     session_id bigint not null,
     -- Whether the lease is active, or how it ended.
     state lease_state not null default 'active',
@@ -448,16 +451,17 @@ create table checkpoints (
     saved_at timestamptz not null default now(),
     -- The current minimum time between two requests; null if the agent did not report it.
     interval_ms bigint,
-    -- No request is sent to the site until this time; null without a pause.
+    -- No request is sent to the site until this time; null if there is no pause.
     paused_until timestamptz,
-    -- Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
+    -- Number of responses with status 429 or 503. The count restarts after 30 minutes without such
+    -- a response.
     turned_away integer not null default 0,
     -- Number of requests that failed in a row. When it reaches a limit, the circuit opens and the
     -- crawl ends.
     failed_in_a_row integer not null default 0,
     -- Number of requests in the last minute.
     recent_requests integer not null default 0,
-    -- Number of these requests that failed.
+    -- Number of requests in the last minute that failed.
     recent_errors integer not null default 0,
     -- The newest error, as a sentence; empty if there was none.
     last_error text not null default ''
@@ -490,8 +494,8 @@ create table outcomes (
     budget crawl_budget,
     -- Number of fetched pages, of fetched bytes, and of failed requests.
     pages integer not null,
-    bytes bigint not null, -- the bytes
-    errors integer not null, -- the failed requests
+    bytes bigint not null, -- number of fetched bytes
+    errors integer not null, -- number of failed requests
     -- Number of pages fetched again, because the checkpoint of the former agent was incomplete.
     refetched integer not null default 0,
     -- Number of links that were omitted because they lead into traps.
@@ -523,7 +527,7 @@ create table discovered_hosts (
     site_id bigint not null references sites (id),
     -- When the first outcome that contains this host was accepted.
     found_at timestamptz not null default now(),
-    -- The report reads a batch's hosts in order of their names, from this index alone.
+    -- The report of hosts reads a batch's hosts in order of their names, from this index alone.
     primary key (batch_id, host, site_id) include (found_at)
 );
 -- For replacing a site's hosts after a later round, and for removing a batch site by site.
@@ -533,19 +537,20 @@ create index discovered_hosts_by_site on discovered_hosts (site_id, batch_id);
 -- statement that changes tasks inserts a row of differences. A job adds these rows to the sums.
 -- Readers use the view `batch_progress`, which is always exact.
 
--- The sums: for each batch, the number of its newest rounds in each state.
+-- The sums: for each batch, the number of tasks in each state. Only the newest round of each site
+-- counts.
 create table batch_totals (
     -- The batch.
     batch_id bigint primary key references batches (id) on delete cascade,
     -- Number of tasks in each state.
     submitted bigint not null,
-    measuring bigint not null, -- tasks
-    located bigint not null, -- tasks
-    assigned bigint not null, -- tasks
-    leased bigint not null, -- tasks
-    done bigint not null, -- tasks
-    failed bigint not null, -- tasks
-    cancelled bigint not null, -- tasks
+    measuring bigint not null, -- number of measuring tasks
+    located bigint not null, -- number of located tasks
+    assigned bigint not null, -- number of assigned tasks
+    leased bigint not null, -- number of leased tasks
+    done bigint not null, -- number of done tasks
+    failed bigint not null, -- number of failed tasks
+    cancelled bigint not null, -- number of cancelled tasks
     -- Number of done tasks whose crawl was truncated.
     truncated bigint not null,
     -- Number of pages and bytes in the tasks' outcomes.
@@ -562,16 +567,16 @@ create table batch_changes (
     at timestamptz not null default now(),
     -- The difference that is added to each sum.
     submitted bigint not null default 0,
-    measuring bigint not null default 0, -- as in batch_totals
-    located bigint not null default 0, -- as in batch_totals
-    assigned bigint not null default 0, -- as in batch_totals
-    leased bigint not null default 0, -- as in batch_totals
-    done bigint not null default 0, -- as in batch_totals
-    failed bigint not null default 0, -- as in batch_totals
-    cancelled bigint not null default 0, -- as in batch_totals
-    truncated bigint not null default 0, -- as in batch_totals
-    pages bigint not null default 0, -- as in batch_totals
-    bytes numeric not null default 0, -- as in batch_totals
+    measuring bigint not null default 0, -- added to batch_totals.measuring
+    located bigint not null default 0, -- added to batch_totals.located
+    assigned bigint not null default 0, -- added to batch_totals.assigned
+    leased bigint not null default 0, -- added to batch_totals.leased
+    done bigint not null default 0, -- added to batch_totals.done
+    failed bigint not null default 0, -- added to batch_totals.failed
+    cancelled bigint not null default 0, -- added to batch_totals.cancelled
+    truncated bigint not null default 0, -- added to batch_totals.truncated
+    pages bigint not null default 0, -- added to batch_totals.pages
+    bytes numeric not null default 0, -- added to batch_totals.bytes
     -- Number of ended crawls; 0 if the row only contains changes of states.
     crawls bigint not null default 0
 );
@@ -586,13 +591,13 @@ create table batch_minutes (
     crawls bigint not null,
     -- Number of pages and bytes of these crawls.
     pages bigint not null,
-    bytes numeric not null, -- the bytes
+    bytes numeric not null, -- number of bytes of the crawls that ended in this minute
     primary key (batch_id, minute)
 );
 -- For deleting old minutes, and for reading the last few minutes.
 create index batch_minutes_by_time on batch_minutes (minute);
 
--- The number of each batch's newest rounds in each state.
+-- The number of each batch's tasks in each state. Only the newest round of each site counts.
 create view batch_progress as
 select b.id as batch_id,
        (coalesce(t.submitted, 0) + coalesce(c.submitted, 0))::bigint as submitted,
@@ -700,7 +705,7 @@ create table preemptions (
     -- The predicted remaining time at the current agent, and at the other agent, including the
     -- handover.
     here_ms bigint not null,
-    there_ms bigint not null, -- at the other agent
+    there_ms bigint not null, -- predicted remaining time at the other agent
     -- When the preemption was decided.
     asked_at timestamptz not null default now(),
     -- When the preemption was sent to the agent, on the lease's session; null until then.
@@ -727,8 +732,8 @@ create table confirmations (
 create index confirmations_wanted on confirmations (wanted_at, site_id) where began_at is null and ended_at is null;
 create index confirmations_open on confirmations (began_at) where began_at is not null and ended_at is null;
 
--- Confirmers: the agents that measure a site for a confirmation, one after another. There are none
--- if no agent can be nearer than the agents that have already measured the site.
+-- Confirmers: the agents that measure a site for a confirmation, one after another. A confirmation
+-- has no confirmers if no agent can be nearer than the agents that have already measured the site.
 create table confirmers (
     -- The site.
     site_id bigint not null references confirmations (site_id) on delete cascade,

@@ -5,9 +5,10 @@
 -- transition has an event, and a transition that is rolled back has none.
 create table events (
     -- The number of the transaction that wrote the event. Readers read only events whose number is
-    -- below that of the oldest open transaction. All these events are final, so a reader that later
-    -- continues after the last of them misses no event. The column `id` does not allow this,
-    -- because transactions do not commit in the order in which they take identifiers.
+    -- below that of the oldest open transaction. All transactions with lower numbers have ended, so
+    -- a reader that later continues after the last event it read misses no event. A reader that
+    -- continued by the column `id` could miss events, because transactions do not commit in the
+    -- order in which they take identifiers.
     xact xid8 not null default pg_current_xact_id(),
     -- The event's number. Later transitions of the same task, lease or session have higher numbers,
     -- because the row of the task, lease or session is locked while the number is taken.
@@ -29,7 +30,7 @@ create table events (
     agent_id bigint,
     -- The session of the event; null if the event concerns no session.
     session_id bigint,
-    -- The incarnation of this session.
+    -- The incarnation of the session.
     incarnation bigint,
     -- The cause of the event, for operators; null if the state alone explains the event.
     cause text,
@@ -45,9 +46,9 @@ create index events_by_agent on events (agent_id, id) where agent_id is not null
 create index events_by_time on events (at, id);
 
 -- One statement often changes many tasks or leases, so their triggers run once per statement, not
--- once per row. A connection keeps the plans of a trigger function. If such a plan was made for few
--- rows, it would be slow for thousands of rows. The settings of the functions below prevent such
--- plans: nested loops would compare each changed row with all changed rows, and sequential scans
+-- once per row. A connection keeps the plans of a trigger function. A plan that was made for few
+-- rows would be slow for thousands of rows. So the settings of the functions below prevent nested
+-- loops, which would compare each changed row with all changed rows, and sequential scans, which
 -- would read whole tables.
 
 create function log_tasks_made() returns trigger language plpgsql as $$
@@ -160,9 +161,9 @@ join confirmers c on c.site_id = m.site_id and c.agent_id = m.prober_id
 where m.measured_at between c.asked_at and coalesce(c.answered_at, 'infinity');
 
 -- Ended crawls, with the times at which each crawl began and ended, for reports of throughput. The
--- agent reports these times by its own clock, which may be wrong. So they are bounded by two times
--- of the database's clock: a crawl begins after the grant of its lease, and ends before its outcome
--- is accepted.
+-- agent reports these times by its own clock, which may be wrong. So the view limits them by the
+-- database's clock: a crawl begins after the grant of its lease, and ends before its outcome is
+-- accepted.
 create view crawls as
 select o.task_id, t.batch_id, t.round, t.retried_at is null as newest_round, t.assignment_id, o.agent_id, o.pages, o.bytes, o.rtt_us,
        begin.begun, finish.ended
