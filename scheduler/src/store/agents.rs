@@ -27,11 +27,11 @@ use refusals::Refusal;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
     pub id: AgentId,
-    /// Unique in the fleet.
+    /// The name, which is unique in the fleet.
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty when unknown.
+    /// The country's ISO 3166-1 alpha-2 code; empty when unknown.
     pub country: String,
     pub capacity: u32,
     pub leased: u32,
@@ -46,11 +46,11 @@ pub struct Agent {
     pub reached_by: u32,
     /// When the agent's last heartbeat arrived, in any session.
     pub seen_at: Option<DateTime<Utc>>,
-    /// Empty until the agent first connects.
+    /// The version of the agent's program; empty until the agent first connects.
     pub version: String,
     /// `None` if the agent runs no beacon.
     pub beacon_url: Option<String>,
-    /// `None` if the operator gave none.
+    /// `None` if the operator gave no position.
     pub position: Option<Position>,
     pub tags: Vec<String>,
     /// Why the agent's measurements are ignored; `None` while the agent is trusted.

@@ -140,7 +140,7 @@ pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state of the task of `site`, and the reason for it, as a sentence.
+    /// The state of `site`'s task, followed by the reason for this state.
     pub reason: String,
 }
 

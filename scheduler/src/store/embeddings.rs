@@ -3,7 +3,7 @@
 //! Invariants: epochs only rise. An embedding and its agents' placements are stored in one
 //! transaction, and only if no other embedding has become the newest since the fit began. The store
 //! keeps the newest few embeddings, and any embedding in which a site with an open task is placed.
-//! Of any other embedding, it keeps only a line in the history.
+//! Of any other embedding, the store keeps only a line in the history.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -182,8 +182,8 @@ pub struct NewEmbedding<'a> {
     pub median_move: Option<Duration>,
 }
 
-/// Makes a fit the newest embedding. Changes nothing and returns `false` if `former` is no longer
-/// the newest embedding. Run in a transaction.
+/// Stores a fit as the newest embedding. Changes nothing and returns `false` if `former` is no
+/// longer the newest embedding. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &NewEmbedding<'_>,

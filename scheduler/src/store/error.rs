@@ -49,8 +49,8 @@ impl Error {
 pub(crate) const DISK_FULL: &str = "53100";
 
 /// Where the database's disk is, as text for the error message "make room ...". Only the database
-/// knows this, and the code that formats an error has no connection to the database. So the text is
-/// stored globally. A process uses only one database.
+/// knows where its disk is, and the code that formats an error has no connection to the database.
+/// So the text is stored in a global variable. A process uses only one database.
 pub(super) static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {

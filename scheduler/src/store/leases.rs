@@ -219,8 +219,8 @@ pub async fn rebind(
 }
 
 /// Releases a lease that the agent returns, or whose crawl crashed (then `crash` is the error). A
-/// task with `max_crashes` crashes fails. Returns `false` if the lease is not active or belongs to
-/// another agent.
+/// task fails once it has crashed `max_crashes` times. Returns `false` if the lease is not active
+/// or belongs to another agent.
 pub async fn release(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -276,8 +276,8 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 }
 
 /// Releases the active leases of all ended sessions. A release counts as a crash of the task if the
-/// session expired, or if another process superseded it. A task with `max_crashes` crashes fails.
-/// Returns the number of released leases.
+/// session expired, or if another process superseded it. A task fails once it has crashed
+/// `max_crashes` times. Returns the number of released leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"

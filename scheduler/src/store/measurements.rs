@@ -32,7 +32,7 @@ pub use mesh::{MeshMeasurement, coverage, mesh, mesh_among, mesh_gaps, mesh_of_a
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site. If the reported origin shows that this site is an alias, the site to
+    /// The measured site or, if the reported origin shows that this site is an alias, the site to
     /// which the alias points.
     Site(SiteId),
     Beacon(AgentId),

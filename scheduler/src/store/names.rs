@@ -52,8 +52,9 @@ macro_rules! of_noun {
     };
 }
 
-/// Selects all names with a prefix. They form a range in sort order, which ends at the prefix
-/// followed by U+10FFFF. This character sorts after every character that a name may contain.
+/// Selects all names with a prefix. Names with the same prefix form a range in sort order, which
+/// ends at the prefix followed by U+10FFFF. This character sorts after every character that a name
+/// may contain.
 macro_rules! beginning {
     ($names:literal, $conn:expr, $beginning:expr) => {
         sqlx::query_scalar!(

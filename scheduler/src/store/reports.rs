@@ -35,8 +35,8 @@ pub struct CrawlFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// The properties by which rows are grouped: one row for each combination of their values. Without
-/// any property there is one row.
+/// The properties by which rows are grouped: one row for each combination of their values. If no
+/// property is set, there is only one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Groups {
     pub agent: bool,

@@ -74,7 +74,7 @@ pub struct SiteTask {
     pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent was chosen. If a fallback was applied, also its cause.
+    /// Why this agent was chosen and, if a fallback was applied, the cause of the fallback.
     pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,

@@ -17,7 +17,7 @@ use crate::store::{Error, minute};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
-    /// Number of withdrawn tasks. They were assigned to the agent but not begun.
+    /// Number of withdrawn tasks, which were assigned to the agent but not begun.
     pub withdrawn: u64,
     /// Number of leases that the agent keeps (drain) or that were released (removal).
     pub leases: u64,

@@ -69,7 +69,7 @@ pub struct RedeemResult {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty when unknown.
+    /// The country's ISO 3166-1 alpha-2 code; empty when unknown.
     pub country: String,
     /// Whether this credential replaces an older credential of the agent, which is now void.
     pub replaced: bool,

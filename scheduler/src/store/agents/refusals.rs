@@ -25,8 +25,8 @@ words!(
         Restored = "restored",
         #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
-        /// An outcome with the task's newest token, after the task was cancelled or failed for
-        /// another reason.
+        /// An outcome with the task's newest token that arrives after the task was cancelled, or
+        /// failed without an outcome.
         #[error("an outcome of a task that has ended in another way")]
         EndedTask = "ended-task",
         #[error("an outcome that contradicts the one that was accepted")]

@@ -24,7 +24,7 @@ mod heartbeats;
 pub struct Registration {
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2, or empty.
+    /// The country's ISO 3166-1 alpha-2 code; empty when unknown.
     pub country: String,
     pub capacity: u32,
     pub version: String,
@@ -83,8 +83,8 @@ words!(
 pub struct SessionTerms {
     /// Time from the last renewal to expiry, including the configured grace period.
     pub lifetime: Duration,
-    /// Maximum number of an agent's sessions that may be superseded within a minute. Once it is
-    /// reached, new sessions are refused.
+    /// Maximum number of an agent's sessions that may be superseded within a minute. Once this
+    /// maximum is reached, new sessions are refused.
     pub max_supersessions: u32,
     /// Number of crashes at which a task fails.
     pub max_crashes: u32,
@@ -160,7 +160,7 @@ pub async fn open(
 }
 
 /// Why the agent's active session ends when a new session replaces it. Returns an error if no new
-/// session may replace it. The caller has locked the agent's row.
+/// session may replace the active session. The caller has locked the agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -231,8 +231,8 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
 }
 
 /// Extends every active session when a scheduler takes the role reap. The former term ended at
-/// `served_until`. Since then, there may have been no scheduler to renew sessions; the extension
-/// makes up for this time. Returns the number of extended sessions.
+/// `served_until`. After `served_until`, there may have been no scheduler that renewed sessions;
+/// the extension makes up for this time. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
 /// gets what remained of its lifetime when the former term ended. So a dead agent's session expires
@@ -262,9 +262,9 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks overdue sessions as expired, and returns their agents. A heartbeat cannot renew a session
-/// with this mark. The leases of the expired sessions are released in a later transaction, once the
-/// mark is committed.
+/// Marks overdue sessions as expired, and returns their agents. A heartbeat cannot renew an expired
+/// session. A later transaction releases the leases of the expired sessions, after this transaction
+/// has committed.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

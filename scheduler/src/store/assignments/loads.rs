@@ -57,8 +57,8 @@ pub struct AvailableAgent {
     pub load: u32,
     /// Number of tasks assigned to the agent but not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
-    /// The mean duration of the agent's newest crawls. It is near the fleet's mean while few crawls
-    /// of the agent are known, and one second if no crawl of the fleet is known.
+    /// The mean duration of the agent's newest crawls. If few crawls of the agent are known, the
+    /// value is near the fleet's mean. If no crawl of the fleet is known, the value is one second.
     pub pace: Duration,
     /// When the agent's session was opened.
     pub since: DateTime<Utc>,

@@ -23,8 +23,9 @@ pub enum UnassignScope<'a> {
     Excluded(&'a [(BatchId, AgentId)]),
 }
 
-/// Withdraws at most `limit` tasks, which then need a new choice. Skips tasks locked by another
-/// transaction, except with [`UnassignScope::Agent`]. Returns the number of withdrawn tasks.
+/// Withdraws at most `limit` tasks, for which an agent is then chosen again. Skips tasks locked by
+/// another transaction, unless `from` is [`UnassignScope::Agent`]. Returns the number of withdrawn
+/// tasks.
 pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
         UnassignScope::Agent(agent) => of_agent(conn, agent, limit).await?,

@@ -79,8 +79,8 @@ pub async fn cancel(
         ChangeScope::All => None,
         ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // This call comes before the query for open tasks, because it waits for any transaction that is
-    // making a round. The query then finds the tasks of that round.
+    // Cancelling recrawls waits for any transaction that is making a round. The query for open
+    // tasks comes afterwards, so that it also finds the tasks of this round.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
@@ -108,7 +108,7 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // The call is repeated, because an outcome may have ended an open task, and planned its
+    // Recrawls are cancelled again, because an outcome may have ended an open task, and planned its
     // recrawl, just before the task was locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;

@@ -115,8 +115,9 @@ pub async fn spending(
 }
 
 /// Adds the bytes fetched by crawls of batches with a quota. The bytes are summed by the hour, so
-/// that checking a quota reads few rows. An hour counts until 24 hours after its end, so an agent
-/// never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
+/// that checking a quota reads few rows. The bytes of an hour count until 24 hours after the end of
+/// the hour, so an agent never fetches more than its quota within 24 hours. Run in the transaction
+/// that records outcomes.
 pub(in crate::store) async fn add_spending(
     conn: &mut PgConnection,
     fetched: &[(TaskId, AgentId, u64)],

@@ -21,8 +21,8 @@ use crate::store::types::{Interval, Unsigned};
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// Number of located tasks: round trips to the site are known, or the reason why none is known
-    /// is stored.
+    /// Number of located tasks. For a located task, the round trips to the site are known, or a
+    /// stored cause says why none is known.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,

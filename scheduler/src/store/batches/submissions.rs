@@ -33,13 +33,14 @@ const FEW_ADDED: u64 = 1_000;
 pub struct Submission {
     /// The batch's name; a new name creates a batch.
     pub batch: String,
-    /// The requested strategy. `None` means the default for a new batch, and the strategy of an
-    /// existing batch.
+    /// The requested strategy. `None` means the default strategy if the batch is new, and otherwise
+    /// the strategy that the batch has.
     pub strategy: Option<Strategy>,
     /// The requested policy fields. The other fields come from `default_policy` for a new batch,
     /// otherwise from the existing batch.
     pub policy: PolicyRequest,
-    /// The requested constraints. A new batch gets exactly these; an existing batch keeps its own.
+    /// The requested constraints. A new batch gets exactly the requested constraints; an existing
+    /// batch keeps its own.
     pub constraints: ConstraintsRequest,
     /// The policy that is configured for this scheduler.
     pub default_policy: CrawlPolicy,

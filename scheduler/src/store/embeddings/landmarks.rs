@@ -70,7 +70,7 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 
 /// The elected landmark that has been disconnected for the longest time. Considers only landmarks
 /// that have been removed, or whose last session ended more than `after` ago. Time before the
-/// present term of the role `fit` does not count.
+/// present term of the role `fit` does not count as absence.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,

@@ -1,6 +1,6 @@
 //! Tests every pair of endings of a lease that can be concurrent, in both orders. Also tests tasks
-//! that one transaction holds while another transaction ends the cause of the hold (a confirmation,
-//! an open circuit).
+//! on which one transaction places a hold while another transaction ends the cause of the hold (a
+//! confirmation, an open circuit).
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The only statements that end leases. They define the order in which tasks and leases are locked.
+//! The only statements that end leases. These statements define the order in which tasks and leases
+//! are locked.
 //!
 //! Invariant: a task is locked before its lease. Several tasks are locked in the order of their
-//! identifiers. Otherwise two transactions that end leases may deadlock.
+//! identifiers. Without this order, two transactions that end leases could deadlock.
 
 use sqlx::PgConnection;
 

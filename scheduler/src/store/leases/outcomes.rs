@@ -41,8 +41,8 @@ pub enum OutcomeAnswer {
     },
     /// The same outcome has already been recorded.
     Duplicate,
-    /// The outcome is not recorded, but counted as a refusal. If it contradicts a recorded outcome,
-    /// the recorded one stays.
+    /// The outcome is not recorded, but counted as a refusal. If the outcome contradicts a recorded
+    /// outcome, the recorded outcome stays.
     Refused(Refusal),
 }
 
@@ -123,9 +123,9 @@ async fn break_circuits(
     if ended.is_empty() { Ok(()) } else { open_circuits::open(conn, &ended).await }
 }
 
-/// Judges reports on different tasks. Also returns the tasks that end now but still have a hold.
-/// Such a task's lease was released, or its agent never requested a permit for the address to which
-/// the task was admitted.
+/// Judges reports on different tasks. Also returns the tasks that end now but still have a hold. A
+/// task that ends may have a hold if its lease was released, or if its agent never requested a
+/// permit for the address to which the task was admitted.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,

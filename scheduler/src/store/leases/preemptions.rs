@@ -2,8 +2,8 @@
 //! crawls sooner.
 //!
 //! Invariants: a task is preempted at most once. The agent keeps the lease until it returns the
-//! lease; then the task is located again and needs a new choice. A preemption that arrives too
-//! late, or never, has no effect.
+//! lease. The task then goes back to the state `located`, and an agent is chosen again. A
+//! preemption that arrives too late, or never, has no effect.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -209,8 +209,8 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
     .await
 }
 
-/// Releases a preempted lease; its task then needs a new choice. Returns `false` if the lease was
-/// not preempted, is not active or belongs to another agent.
+/// Releases a preempted lease; an agent is then chosen again for its task. Returns `false` if the
+/// lease was not preempted, is not active or belongs to another agent.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
     let preempted = of_last_leases(conn, &[task]).await?.remove(&task);
     if preempted.is_none_or(|preempted| preempted.token != token) {

@@ -1,15 +1,15 @@
 //! Measurement orders: requests to probers that have not been answered yet.
 //!
 //! Invariants, enforced by unique indexes: a site has at most one open order, so that only one
-//! agent probes it at a time. An address has at most one open order, for the same reason. An order
-//! without an address only asks for the site's address (`super::of_sites`). A pair of agents has at
-//! most one open order.
+//! agent probes it at a time. Likewise, an address has at most one open order, so that only one
+//! agent probes it at a time. An order without an address only asks for the site's address
+//! (`super::of_sites`). A pair of agents has at most one open order.
 //!
 //! An order ends with the session on which it was sent, and at `expires_at` at the latest. After
 //! the end of the session, another prober may measure the site, because the previous prober has
 //! already stopped: an agent drops its orders when its stream breaks, or when the scheduler has
 //! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires more than a
-//! grace period after that.
+//! grace period after the agent has dropped its orders.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -197,7 +197,7 @@ pub struct MeshOrders {
     pub more_due: bool,
 }
 
-/// Orders the beacon measurements between connected agents that are missing or outdated. A prober
+/// Orders those beacon measurements between connected agents that are missing or outdated. A prober
 /// measures landmarks before other agents.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<MeshOrders, Error> {
     sqlx::query_as!(
@@ -276,11 +276,11 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
 /// At most `limit` sites that have tasks in the state `measuring` and no open order, and that at
 /// least one of these probers has not measured. The oldest site comes first.
 ///
-/// A round trip counts as measured under two conditions. It was at most `max_age` old when the
-/// site's first task in the state `measuring` began to wait, and it was measured after the site was
-/// last marked as doubtful. A failure counts only if it came after that task began to wait. A
-/// prober gets no order for the site while an order is open for the address to which the site's
-/// name probably resolves at this prober.
+/// A round trip counts as measured if it was at most `max_age` old when the site's first task in
+/// the state `measuring` began to wait, and if it was measured after the site was last marked as
+/// doubtful. A failure counts only if it came after this first task began to wait. A prober gets no
+/// order for the site while an order is open for the address to which the site's name probably
+/// resolves at this prober.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],

@@ -63,8 +63,8 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
 
 /// Counts a judgement that found the agent consistent. The judgement counts only if the agent has
 /// measured a target since the last judgement that counted. The target must be a site if the
-/// quarantine's evidence is about sites, otherwise another agent. After `enough` such judgements in
-/// a row, releases the agent. Returns `true` if the agent was released.
+/// quarantine's evidence is about sites, otherwise another agent. Releases the agent after `enough`
+/// judgements in a row that found the agent consistent. Returns `true` if the agent was released.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"

@@ -84,8 +84,8 @@ pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentI
 }
 
 /// Stores the address of a site that a prober did not measure. `had_lock` says whether the prober's
-/// order locked an address. Returns the number of consecutive orders that locked an address without
-/// measuring.
+/// order locked an address. Returns the number of consecutive orders that locked an address but led
+/// to no measurement.
 pub(super) async fn postponed(
     conn: &mut PgConnection,
     seen: ReportedAddress,
@@ -118,8 +118,8 @@ async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(),
     .await
 }
 
-/// Stores a reported address that differs from the site's stored address, with the numbers of
-/// postponed orders and of requests.
+/// Stores a reported address, with the numbers of postponed orders and of requests. Stores no new
+/// row if the address equals the site's stored address and both numbers are 0.
 async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"

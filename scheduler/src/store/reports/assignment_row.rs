@@ -62,7 +62,7 @@ pub struct NewestChoice {
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent was chosen. If a fallback was applied, also its cause.
+    /// Why this agent was chosen and, if a fallback was applied, the cause of the fallback.
     pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,

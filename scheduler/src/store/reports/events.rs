@@ -23,10 +23,10 @@ const PRUNED_AT_ONCE: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The event's position in the log. A reader continues after it.
+    /// The event's position in the log. A reader continues after this position.
     pub cursor: Cursor,
     pub at: DateTime<Utc>,
-    /// One of task, lease, session, agent, term and database.
+    /// The kind of thing that changed: task, lease, session, agent, term or database.
     pub noun: String,
     /// The state that was entered, or a word for the event.
     pub what: String,
@@ -70,7 +70,7 @@ pub struct Filter {
     pub agents: Option<Vec<AgentId>>,
     /// Events of these kinds, each in the form `noun` or `noun-what`.
     pub kinds: Option<Vec<String>>,
-    /// If set, only events of tasks whose number is a multiple of this number.
+    /// If set, only events of tasks whose identifier is a multiple of this number.
     pub one_task_in: Option<i64>,
 }
 

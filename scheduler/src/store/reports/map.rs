@@ -15,17 +15,17 @@ const READ_WHOLE: f64 = 4.0;
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacedSite {
     pub name: String,
-    /// Milliseconds: one component per dimension, then the height.
+    /// The coordinates in milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
     /// The agent of the site's newest assignment.
     pub agent: Option<String>,
-    /// Degrees north and east; `None` when unknown.
+    /// The site's position in degrees north and east; `None` when unknown.
     pub position: Option<(f64, f64)>,
 }
 
 /// A sample of about `wanted` sites that this embedding places, and the approximate number of sites
-/// placed in all embeddings. Reads the same randomly chosen blocks of the table each time, so that drawings
-/// of an unchanged map are equal.
+/// placed in all embeddings. Reads the same randomly chosen blocks of the table each time, so that
+/// drawings of an unchanged map are equal.
 pub async fn sites(
     conn: &mut PgConnection,
     epoch: EmbeddingEpoch,

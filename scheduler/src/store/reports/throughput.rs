@@ -207,11 +207,11 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// The crawls that began in the second half of the time since the first crawl began. This window is
-/// longer if it would otherwise not contain the ten crawls that ended last. If there are more than
-/// a thousand crawls, a sample of a thousand is read. Also counts the crawls that began in the last
-/// quarter of the time since the first crawl began or, if that is longer, since the tenth newest
-/// crawl began.
+/// The crawls that began in the second half of the time since the first crawl began. If any of the
+/// ten crawls that ended last began before this half, includes all crawls from the earliest of
+/// these ten. If there are more than a thousand crawls, a sample of a thousand is read. Also counts
+/// the crawls that began in the last quarter of the time since the first crawl began or, if that is
+/// longer, since the tenth newest crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"

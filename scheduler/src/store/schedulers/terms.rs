@@ -43,7 +43,7 @@ pub struct TakenTerm {
 /// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
 /// the role. Waits for open transactions of the former leader. Run in a transaction.
 ///
-/// A scheduler calls this function only if it knows of no term of its own in this role. If the
+/// A scheduler calls this function only if, as far as it knows, it does not have the role. If the
 /// database says that this scheduler already has the role, the answer to an earlier commit must
 /// have been lost. The scheduler then takes another term; otherwise the role would be idle for as
 /// long as the process runs.

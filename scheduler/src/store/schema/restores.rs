@@ -16,9 +16,9 @@ use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
 /// A restore's floor (the number that all new numbers exceed) is a multiple of this constant. Fewer
-/// numbers than this are issued between a backup and its restore: the constant allows for a million
-/// per second for eleven days. A multiple of it is easy to read, and a double can represent the
-/// floors of nine thousand restores exactly.
+/// numbers than this constant are issued between a backup and its restore: the constant allows for
+/// a million per second for eleven days. A multiple of this constant is easy to read, and a double
+/// can represent the floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, as reported to the operator.

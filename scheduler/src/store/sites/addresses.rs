@@ -52,8 +52,8 @@ pub struct PermitRequest {
     pub address: IpAddr,
 }
 
-/// Maximum number of addresses examined by one pass. It bounds the cost of a pass even if tasks
-/// wait for a hundred thousand addresses.
+/// Maximum number of addresses examined by one pass. This limit bounds the cost of a pass even if
+/// tasks wait for a hundred thousand addresses.
 const LOOKED_AT: i32 = 500;
 
 /// Grants a lease a permit for an address, or ends the lease if the address permits no further
@@ -77,8 +77,8 @@ pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) 
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(PermitResult::NotHeld) };
-    // This lock serialises the requests for one address. Otherwise two requests could be granted
-    // although the address permits only one more crawl.
+    // This lock serialises the requests for one address. Without the lock, two requests could be
+    // granted although the address permits only one more crawl.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;

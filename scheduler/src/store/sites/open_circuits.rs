@@ -1,5 +1,6 @@
-//! The sites whose circuit is open because too many requests failed in a row. No agent crawls such
-//! a site until an operator reopens it. Its tasks are held when an agent is to be chosen for them.
+//! The sites whose circuit is open because too many requests failed in a row. No agent crawls a
+//! site with an open circuit until an operator reopens the circuit. The site's tasks are held when
+//! an agent is to be chosen for them.
 //!
 //! Invariants: only an outcome opens a circuit, and only an operator who reopens the site closes
 //! the circuit. No task is held because of a closed circuit.
@@ -113,8 +114,8 @@ pub(in crate::store) async fn open(conn: &mut PgConnection, ended: &[(SiteId, Ag
     .await
 }
 
-/// Of these located tasks, holds those whose site has an open circuit, and returns the held tasks.
-/// The caller has locked the tasks.
+/// Holds each of these located tasks whose site has an open circuit. Returns the held tasks. The
+/// caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"

@@ -1,11 +1,11 @@
 //! Settles sites: stores the origin to which a site's name leads. Of all sites with the same
 //! origin, one site (the keeper) represents the origin.
 //!
-//! Invariants: an origin never changes once it is set. The first site settled at an origin is the
-//! keeper. It never becomes an alias, so that its measurements and leases stay valid. Every later
-//! site found at that origin becomes an alias of the keeper, so no alias points to an alias. A site
-//! is settled only at an origin in its own registrable domain, whatever an agent reports. Settling
-//! locks the origin until the transaction ends.
+//! Invariants: an origin never changes once it is set. The first site that gets an origin is the
+//! origin's keeper. The keeper never becomes an alias, so that its measurements and leases stay
+//! valid. Every later site found at that origin becomes an alias of the keeper, so no alias points
+//! to an alias. The origin of a site is always in the site's own registrable domain, whatever an
+//! agent reports. Storing an origin locks it until the transaction ends.
 
 use std::collections::HashSet;
 

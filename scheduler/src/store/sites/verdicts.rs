@@ -14,7 +14,7 @@ use crate::store::rows::{Rows, Statement};
 /// A site that may stand in several places.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuspectedSite {
-    /// From 0 to 1; 1 is certain.
+    /// The confidence, from 0 to 1; 1 is certain.
     pub confidence: f64,
     /// The evidence in words; never empty.
     pub evidence: String,

@@ -94,9 +94,9 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     .await
 }
 
-/// Releases at most `limit` unmet tasks of a batch or, with `failure`, fails them for that reason.
-/// Returns the number of these tasks. If a confirmation of such a task's site ended without
-/// confirmers, also deletes the confirmation, so that the site is confirmed again.
+/// Releases at most `limit` unmet tasks of a batch or, if `failure` is given, fails them for that
+/// reason. Returns the number of these tasks. If a confirmation of one of the tasks' sites ended
+/// without confirmers, also deletes the confirmation, so that the site is confirmed again.
 pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();

@@ -10,10 +10,11 @@ pub struct AgentRequest {
     pub name: Name,
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty when unknown.
+    /// The country's ISO 3166-1 alpha-2 code; empty when unknown.
     pub country: String,
     pub position: Option<Position>,
-    /// If empty, an agent that is enrolled again keeps its previous tags.
+    /// The agent's tags. If the operator gave none, an agent that is enrolled again keeps its
+    /// previous tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
     /// Whether to replace an agent of this name that is in use.
@@ -24,6 +25,6 @@ pub struct AgentRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
     Given(String),
-    /// Formed from city and carrier, with a number appended if the name is taken.
+    /// A name formed from city and carrier, with a number appended if the name is taken.
     Formed(String),
 }

@@ -29,7 +29,7 @@ pub struct Token {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty when unknown.
+    /// The country's ISO 3166-1 alpha-2 code; empty when unknown.
     pub country: String,
     pub made_at: DateTime<Utc>,
     pub expires_at: DateTime<Utc>,
@@ -39,8 +39,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest `MOST_LISTED` open tokens, oldest first. With `all`, also includes ended tokens that
-/// are still stored. Also returns the number of older tokens that were omitted.
+/// The newest `MOST_LISTED` open tokens, oldest first. If `all` is set, the list also contains
+/// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"

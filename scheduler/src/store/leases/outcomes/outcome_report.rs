@@ -17,7 +17,7 @@ pub struct OutcomeReport {
     /// Number of body bytes received.
     pub bytes: u64,
     pub errors: u32,
-    /// Time by the agent's clock.
+    /// When the crawl began, by the agent's clock.
     pub started_at: DateTime<Utc>,
     pub duration: Duration,
     /// The median time to the first byte on warm connections.

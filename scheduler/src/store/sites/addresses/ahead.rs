@@ -74,8 +74,9 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Of these located tasks, holds those whose site's known address permits no further crawl, and
-/// returns the held tasks. The caller has locked the tasks.
+/// Holds each of these located tasks if the known address of its site permits no further crawl, or
+/// if other tasks already wait for this address. Returns the held tasks. The caller has locked the
+/// tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
