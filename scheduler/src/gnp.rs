@@ -203,7 +203,8 @@ pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
 }
 
-/// The median distance between located agents, in milliseconds; 1 if there are fewer than two.
+/// The median distance between located agents, in milliseconds; 1 if fewer than two agents are
+/// located.
 fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
     let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| objective::distance(a, b)));
@@ -213,9 +214,9 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
 }
 
 /// Returns the softening of log errors: the milliseconds added to both the computed and the
-/// measured distance before their logarithms are compared. Without it, a round trip near zero could
-/// outweigh all others. The softening is proportional to the map's scale, so that it has the same
-/// effect in networks with long distances and in networks with short ones.
+/// measured distance before their logarithms are compared. Without the softening, a round trip near
+/// zero could outweigh all others. The softening is proportional to the map's scale, so that it has
+/// the same effect in networks with long distances and in networks with short ones.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

@@ -4,11 +4,11 @@
 //! alignment every refit would change every coordinate. The alignment is the orthogonal Procrustes
 //! solution (Schönemann, "A generalized solution of the orthogonal Procrustes problem",
 //! Psychometrika 31, 1966). The alignment uses the agents that are in both embeddings. Let the rows
-//! of X be their new coordinates, and the rows of Y their former coordinates, both centred and
-//! without heights. If XᵀY = UΣVᵀ, the rotation is UVᵀ.
+//! of X be the agents' new coordinates, and the rows of Y the agents' former coordinates, both
+//! centred and without heights. If XᵀY = UΣVᵀ, the rotation is UVᵀ.
 //!
-//! The alignment does not scale the map, because both embeddings are in milliseconds. It does not
-//! change heights, because they have no direction.
+//! The alignment does not scale the map, because both embeddings are in milliseconds. The alignment
+//! does not change heights, because heights have no direction.
 
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ const ODDS_HELD: f64 = 8.0;
 /// The log odds added by a pair of landmarks whose round trips to the host add up to 1/e of the
 /// pair's distance.
 const PAIR_WEIGHT: f64 = 5.0;
-/// With more landmarks than this, the weight of each pair falls, because more pairs violate the
-/// triangle inequality by chance.
+/// If more landmarks than this measured a host, each pair has less weight, because more pairs
+/// violate the triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
 /// The limit for the score, in standard deviations above the agents' mean score. Of hosts with one
 /// location, 3 to 5 % exceed the limit. A normal distribution would give 2 %, but the upper tail of
@@ -59,7 +59,7 @@ const DEVIATIONS: f64 = 2.0;
 /// Lower bound of the limit that is computed with [`DEVIATIONS`]. At this score, several locations
 /// are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// The log odds of several locations for a host at the limit. This constant and [`PER_UNIT`] are
+/// The log odds of several locations for a host at the limit. `AT_LIMIT` and [`PER_UNIT`] are
 /// fitted to hosts whose score exceeds the limit, in measured matrices of round trips. Half of
 /// these hosts are simulated anycast hosts.
 const AT_LIMIT: f64 = -1.15;
@@ -100,7 +100,7 @@ pub struct AnycastDetector {
 struct MapJudge {
     mesh: Mesh,
     places: DrawnPlaces,
-    /// A host with a greater score is suspect.
+    /// A host whose score exceeds this limit is suspect.
     limit: f64,
 }
 
@@ -157,7 +157,7 @@ impl AnycastDetector {
 
     /// Compares the sum of two landmarks' round trips to the host with the time that light needs
     /// for a round trip between the landmarks. Returns the evidence of the pair of landmarks whose
-    /// sum is farthest below this time; `None` if no sum is below it.
+    /// sum is farthest below the time that light needs; `None` if no pair's sum is too short.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();

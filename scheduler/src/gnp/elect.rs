@@ -4,13 +4,13 @@
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). The
 //! election minimises this sum because a site's computed location depends most on its nearest
-//! landmark. It does not maximise the landmarks' distances from each other, because that would
-//! favour outliers (docs/accuracy.md).
+//! landmark. The election does not maximise the landmarks' distances from each other, because doing
+//! so would favour outliers (docs/accuracy.md).
 //!
-//! Two penalties, in milliseconds, are added to the mean of these distances. The first is for two
-//! landmarks in the same city on the same carrier. The second is for a city or carrier without a
-//! landmark while another city or carrier has two (section 2.2.1 of the paper that the README
-//! cites).
+//! Two penalties, in milliseconds, are added to the mean of the distances to the nearest landmark.
+//! The first penalty is for two landmarks in the same city on the same carrier. The second penalty
+//! is for a city or carrier without a landmark while another city or carrier has two (section 2.2.1
+//! of the paper that the README cites).
 
 pub(super) mod explain;
 pub(super) mod improve;
@@ -29,8 +29,8 @@ use super::{Mesh, millis};
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
 pub const ELECTION_SEED: u64 = 1;
-/// Minimum number of landmarks to elect. With only two, a host's position and its mirror image
-/// would fit equally well.
+/// Minimum number of landmarks to elect. With only two landmarks, a host's position and its mirror
+/// image would fit equally well.
 pub const FEWEST_ELECTED: u32 = 3;
 /// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
 /// measures every site.
@@ -232,8 +232,8 @@ impl<'a> Nominees<'a> {
         self.whole(self.distance.iter().map(nearest), chosen)
     }
 
-    /// The cost, computed from each agent's distance to the nearest chosen agent. These distances
-    /// (`nearest`) are in the order of `nominees`.
+    /// The cost, computed from `nearest`: each agent's distance to the nearest chosen agent, in the
+    /// order of `nominees`.
     fn whole(&self, nearest: impl Iterator<Item = f64>, chosen: &[usize]) -> f64 {
         let size = count(self.distance.len().max(1));
         nearest.sum::<f64>() / size + self.sameness(chosen)
@@ -304,12 +304,12 @@ impl NomineeKinds {
     }
 }
 
-/// Stores each agent's distances to its nearest and second nearest chosen agents. With these
-/// distances, the cost of a swap needs only one comparison per agent, as in FastPAM (Schubert and
-/// Rousseeuw, "Faster k-medoids clustering", 2019).
+/// Stores each agent's distances to its nearest and second nearest chosen agents, so that the cost
+/// of a swap needs only one comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster
+/// k-medoids clustering", 2019).
 ///
-/// Unlike FastPAM, this type does not sum changes in the cost. It sums the same terms in the same
-/// order as [`Nominees::cost`], so that the results of both are bit-identical.
+/// Unlike FastPAM, this type does not sum changes in the cost, but sums the same terms in the same
+/// order as [`Nominees::cost`], so that both give bit-identical results.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,

@@ -1,10 +1,10 @@
 //! Fits an embedding: places the landmarks first, then all agents, using the whole mesh.
 //!
-//! Phase 1 places the landmarks ("landmark operations" in Ng and Zhang's paper). It starts from a
-//! classical multidimensional scaling of the landmarks' distances, and minimises the sum of squared
-//! relative errors. Phase 2 places all agents, including the landmarks. It starts from the
-//! landmarks' places and from a scaling of the whole mesh, and minimises Huber's loss of the log
-//! errors.
+//! Phase 1 places the landmarks ("landmark operations" in Ng and Zhang's paper). Phase 1 starts
+//! from a classical multidimensional scaling of the landmarks' distances, and minimises the sum of
+//! squared relative errors. Phase 2 places all agents, including the landmarks. Phase 2 starts from
+//! the landmarks' places and from a scaling of the whole mesh, and minimises Huber's loss of the
+//! log errors.
 //!
 //! Both phases use Nelder and Mead's simplex. Each run of the simplex moves one agent while all
 //! others are fixed (block coordinate descent), because a simplex over more than a few dozen
@@ -12,9 +12,9 @@
 //! sweep hardly lowers the cost.
 //!
 //! A refit also starts from every agent's place in the previous embedding, and keeps the result of
-//! this start unless another start reaches a clearly lower cost. This is necessary because the cost
-//! has several minima of almost the same value. Switching between these minima would move agents
-//! whose distances did not change.
+//! this start unless another start reaches a clearly lower cost. The cost has several minima of
+//! almost the same value, so without this preference a refit could switch to another minimum, and
+//! move agents whose distances did not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,8 +50,8 @@ const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
 /// fit that starts near the optimum begins with this sweep number, because long steps would be
 /// useless there.
 const LAST_ROUND: usize = 11;
-/// The simplex's step length in the first sweep, and from the sweep [`LAST_ROUND`] on. Both are
-/// shares of the median measured distance.
+/// The simplex's step lengths in the first sweep, and from the sweep [`LAST_ROUND`] on, as shares
+/// of the median measured distance.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// A refit keeps the result of the start from the previous embedding unless the cost of another
@@ -73,7 +73,7 @@ pub fn fit(
 }
 
 /// Fits an embedding as [`fit`] does, with the given switches. If there is a `former` embedding,
-/// the fit also starts from the former places. The result is aligned with these places
+/// the fit also starts from the former places. The result is aligned with the former places
 /// (Procrustes), so that an agent whose distances did not change keeps its coordinate.
 pub fn fit_with(
     switches: PlainSwitches,
@@ -220,8 +220,9 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step length of sweep number `round`, as a share of the median distance. It is a fifth
-/// shorter than in the previous sweep, but never shorter than the final length.
+/// The step length of sweep number `round`, as a share of the median distance. The steps of each
+/// sweep are a fifth shorter than those of the previous sweep, but never shorter than the final
+/// length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)

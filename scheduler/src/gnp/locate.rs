@@ -28,8 +28,8 @@ use host::{Anchorage, Host, Point};
 pub enum Solver {
     /// Nelder and Mead's simplex: the default, and the method of Ng and Zhang.
     Simplex,
-    /// Levenberg and Marquardt's method with analytic derivatives. It is about ten times as fast as
-    /// the simplex, and is used to locate many hosts at once.
+    /// Levenberg and Marquardt's method with analytic derivatives. This method is about ten times
+    /// as fast as the simplex, and is used to locate many hosts at once.
     LevenbergMarquardt,
 }
 
@@ -37,11 +37,11 @@ pub enum Solver {
 const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents at whose points the search starts.
 const STARTS: usize = 3;
-/// Maximum number of starts in a map that explains its own measurements well. A poor result in such
-/// a map is a failure of the search, not of the map, so more starts are tried.
+/// Maximum number of starts in a map that explains its own measurements well. If a host's error is
+/// nevertheless large, the search failed, not the map, so more starts are tried.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, at or above which another start is tried. It is
-/// the cost of an error of about 20 %.
+/// The cost per measurement, in squared log errors, at or above which another start is tried. An
+/// error of about 20 % has this cost.
 const RESTART: f64 = 0.03;
 /// In a map with a small fit error, another start is tried if the host's error reaches this
 /// multiple of the fit error. In such a map, an error that would be usual in other maps is a sign
@@ -72,7 +72,8 @@ pub enum LocateError {
 
 impl Embedding {
     /// Locates a host with the simplex, from measurements by located agents. Fewer measurements
-    /// than dimensions suffice, because the prior determines what the measurements leave open.
+    /// than dimensions suffice, because the prior (a preference for places near agents) determines
+    /// what the measurements leave open.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -139,7 +140,8 @@ impl Locator<'_> {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, because otherwise the rounding of sums would depend on the order of `measured`.
+        // The measurements are sorted, so that the rounding of sums does not depend on the order of
+        // `measured`.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {

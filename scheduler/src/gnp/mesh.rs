@@ -40,7 +40,7 @@ impl Mesh {
         }
     }
 
-    /// All agents that measured or were measured.
+    /// All agents that measured another agent or were measured by one.
     pub fn agents(&self) -> BTreeSet<AgentId> {
         let targets = self.rows.values().flat_map(BTreeMap::keys);
         self.rows.keys().chain(targets).copied().collect()

@@ -17,7 +17,7 @@ const NEAREST: usize = 3;
 pub struct Nearest {
     agents: [AgentId; NEAREST],
     /// The predicted round trips in milliseconds. Single precision suffices, because no map is more
-    /// precise than its seven digits.
+    /// precise than seven digits.
     millis: [f32; NEAREST],
     /// Number of agents found; fewer than three if the embedding has fewer agents.
     count: u8,
@@ -58,9 +58,8 @@ impl<const N: usize> Anchorage<N> {
         nearest
     }
 
-    /// The smallest distances, each with the index of the agent. They are in milliseconds and
-    /// exclude the site's height. If there are fewer than three agents, the missing distances are
-    /// infinite.
+    /// The smallest distances in milliseconds, without the site's height, each with the index of
+    /// the agent. If there are fewer than three agents, the missing distances are infinite.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Costs are finite for all inputs, because the simplex panics if its first step meets a NaN, and
 //! reports a later NaN as an error.
 
-/// The cost that replaces a cost that is not finite. It is larger than any real cost.
+/// The cost that replaces a cost that is not finite; larger than any real cost.
 pub(super) const WORST: f64 = 1e30;
 
 /// The limit of Huber's loss: a log error of 0.1, or about 10 %. A larger log error counts
@@ -19,13 +19,14 @@ pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     square.sqrt() + a[dimensions].abs() + b[dimensions].abs()
 }
 
-/// The relative error of GNP: `(g - d) / d` for a measured `d` and a computed `g`. Its square is Ng
-/// and Zhang's normalised error.
+/// The relative error of GNP: `(g - d) / d` for a measured distance `d` and a computed distance
+/// `g`. The square of the relative error is Ng and Zhang's normalised error.
 pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }
 
-/// The log error `ln((g + s) / (d + s))` for a computed `g`, a measured `d` and the softening `s`.
+/// The log error `ln((g + s) / (d + s))` for a computed distance `g`, a measured distance `d` and
+/// the softening `s`.
 pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
@@ -50,9 +51,10 @@ pub(super) struct Anchor<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loss {
-    /// Whether log errors are minimised; otherwise relative errors.
+    /// Whether log errors are minimised. If false, relative errors are minimised.
     pub(super) log: bool,
-    /// Whether Huber's loss of the errors is summed; otherwise their squares.
+    /// Whether Huber's loss of the errors is summed. If false, the squares of the errors are
+    /// summed.
     pub(super) robust: bool,
 }
 

@@ -13,8 +13,8 @@ use super::{Embedding, Mesh};
 /// An agent is suspect if its median error exceeds both limits: this multiple of the median of all
 /// agents' median errors, and [`STANDS_OUT_ABOVE`].
 const STANDS_OUT: f64 = 3.0;
-/// Minimum median error of a suspect. This minimum is necessary because in a map that fits well,
-/// three times the median of all agents is still a small error.
+/// Minimum median error of a suspect. This minimum is necessary, because in a map that fits well,
+/// three times the median of all agents' errors is still a small error.
 const STANDS_OUT_ABOVE: f64 = 0.1;
 /// Minimum number of distances for judging an agent. With fewer distances, the agent's median error
 /// depends more on the other agents' errors than on its own.

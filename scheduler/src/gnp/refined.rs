@@ -164,9 +164,9 @@ mod tests {
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 4, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(6)).unwrap();
-            // These three switches may change nothing here. The robust loss affects only unusual
-            // pairs, and this map has none. The first constants in the list may be the best ones.
-            // Exact predictions need no penalty.
+            // The switches `robust`, `constants` and `penalty` may change nothing here. The robust
+            // loss affects only unusual pairs, and this map has none. The first constants in the
+            // list may be the best ones. Exact predictions need no penalty.
             if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }

@@ -21,7 +21,7 @@ pub(super) struct StopRule {
 
 #[derive(Debug, Clone)]
 pub(super) struct Minimum {
-    /// The best point. Its cost never exceeds the cost at the start.
+    /// The best point found; its cost never exceeds the cost at the start.
     pub(super) point: Vec<f64>,
 }
 

@@ -42,8 +42,8 @@ impl SitePlace<'_> {
     }
 
     /// Selects up to `most` of the candidates to measure the site once, so that the site's nearest
-    /// agent is known with more certainty. With a cloud, [`Posterior::confirm`] selects them.
-    /// Otherwise the agents nearest to the site's point are selected.
+    /// agent is known with more certainty. On the refined map, [`Posterior::confirm`] selects the
+    /// agents. On the plain map, the agents nearest to the site's point are selected.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

@@ -7,8 +7,7 @@ words!(
     /// The kind of map from which round trips are predicted.
     #[derive(Default)]
     Tier {
-        /// The published system: every host is placed by landmarks alone, with squared
-        /// relative errors.
+        /// GNP as published: every host is placed by landmarks alone, with squared relative errors.
         Gnp = "gnp",
         /// One point per host, with all ingredients of [`PlainSwitches`].
         Plain = "plain",
@@ -52,14 +51,14 @@ macro_rules! switches {
 switches!(
     /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM 2002).
     PlainSwitches {
-        /// Agents are placed by the whole mesh. Off: agents and sites are placed by the landmarks
-        /// alone.
+        /// Agents are placed by the whole mesh; if off, agents and sites are placed by the
+        /// landmarks alone.
         mesh,
-        /// Every host has a height. Off: heights are zero.
+        /// Every host has a height; if off, all heights are zero.
         height,
-        /// Fits minimise log errors. Off: relative errors.
+        /// Fits minimise log errors; if off, they minimise relative errors.
         log,
-        /// Large errors count linearly. Off: every error is squared.
+        /// Large errors count linearly; if off, every error is squared.
         robust,
         /// A weak prior keeps sites near agents.
         prior,
@@ -67,7 +66,7 @@ switches!(
 );
 
 impl PlainSwitches {
-    /// The published system, with every switch off.
+    /// The switches of GNP as published: all are off.
     pub const GNP: Self = Self { mesh: false, height: false, log: false, robust: false, prior: false };
 
     /// The switches of a tier. The plain and the refined tier have the same switches, because the
@@ -83,24 +82,24 @@ impl PlainSwitches {
 switches!(
     /// The ingredients of the refined map.
     RefinedSwitches {
-        /// Every host has a height. Off: no heights.
+        /// Every host has a height; if off, no host has a height.
         height,
-        /// Large errors in the mesh count linearly. Off: every error is squared.
+        /// Large errors in the mesh count linearly; if off, every error is squared.
         robust,
         /// The residuals of the mesh correct predictions.
         kriging,
-        /// The kriging constants are those that predict held-out agents best. Off: the first
+        /// The kriging constants are those that predict held-out agents best; if off, the first
         /// constants in the list are used.
         constants,
         /// The residuals of a site's measurements correct the predictions for agents near the
         /// landmarks; needs `kriging`.
         residuals,
-        /// A site is a cloud of points. Off: only the point with the greatest weight is used.
+        /// A site is a cloud of points; if off, only the point with the greatest weight is used.
         cloud,
-        /// Predictions are averaged over layouts with several numbers of dimensions. Off: there is
-        /// one layout.
+        /// Predictions are averaged over layouts with several numbers of dimensions; if off, there
+        /// is one layout.
         dimensions,
-        /// Agents are ranked by the expected distance. Off: by the median distance.
+        /// Agents are ranked by the expected distance; if off, by the median distance.
         expectation,
         /// The prediction penalty is added to predictions that compete with measurements. Needs
         /// `kriging`.

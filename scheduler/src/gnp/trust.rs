@@ -18,7 +18,7 @@
 //! several times as large as its own standard error.
 //!
 //! If two agents contradict each other, their pairs with other agents show which of the two is
-//! wrong. An agent that reports false measurements also makes honest agents look worse. So the
+//! wrong. An agent that reports false measurements also makes honest agents look worse, so the
 //! worst agent is set aside, and all other agents are judged without it. At the end, the agents set
 //! aside are judged again, against the remaining agents.
 
@@ -60,7 +60,8 @@ const MOST_SITES: usize = 40;
 const MOST_FITS: usize = 6;
 /// The epoch of maps that are fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
-/// The seed of fits for a judgement. It is fixed, so that equal evidence gives equal judgements.
+/// The seed of fits for a judgement. The seed is fixed, so that equal evidence gives equal
+/// judgements.
 const SEED: u64 = 0;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -134,7 +135,7 @@ pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
 struct TrustEvaluation<'a> {
     evidence: &'a TrustEvidence<'a>,
     agents: Vec<AgentId>,
-    /// Agents set aside. Their measurements are not used in the rest of the judgement.
+    /// Agents set aside: their measurements are not used in the rest of the judgement.
     aside: BTreeSet<AgentId>,
     /// Findings that later evidence cannot overturn.
     proven: BTreeMap<AgentId, Finding>,
@@ -156,8 +157,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside colluding agents. All are set aside at once, because if one were set aside first,
-    /// the others might have too few partners left to be found.
+    /// Sets aside all colluding agents at once, because if one agent were set aside first, the
+    /// others might have too few partners left to be found.
     fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -256,8 +257,9 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The control for a landmark: the errors of the distances on the map from the judged landmark
-    /// to non-landmark agents. Each of these agents is located like a site by the other landmarks.
-    /// Its distance on the map is then compared with its measurement of the judged landmark.
+    /// to non-landmark agents. Each non-landmark agent is located like a site by the other
+    /// landmarks. The agent's distance on the map is then compared with the agent's measurement of
+    /// the judged landmark.
     ///
     /// The control shows errors that the judged landmark does not cause. For example, three
     /// landmarks in one town locate all sites too far from a fourth landmark.

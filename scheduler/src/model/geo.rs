@@ -1,9 +1,9 @@
 //! Positions on the globe, and the shortest round trip that light in fibre allows between
 //! two positions.
 //!
-//! A shorter round trip proves that a position or a clock is wrong, or that a host is not where it
-//! is assumed to be. Uncertain constants are chosen so that any error makes the computed shortest
-//! round trip too short, not too long.
+//! A round trip that is shorter than light allows proves that a position or a clock is wrong, or
+//! that a host is not where it is assumed to be. Uncertain constants are chosen so that any error
+//! makes the computed shortest round trip too short, not too long.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn known_distances_come_out() {
-        // From the equator to the pole, and half of the equator.
+        // The distance from the equator to the pole, and half the length of the equator.
         assert!((great_circle_km(at(0.0, 0.0), at(90.0, 0.0)) - 10_007.557).abs() < 0.01);
         assert!((great_circle_km(at(0.0, -90.0), at(0.0, 90.0)) - 20_015.115).abs() < 0.01);
         let (beijing, guangzhou) = (at(39.9042, 116.4074), at(23.1291, 113.2644));

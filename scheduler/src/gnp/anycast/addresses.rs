@@ -11,15 +11,17 @@ use super::evidence::AnycastEvidence;
 /// Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence that there are several locations if the addresses are in two prefixes. It is an
-/// estimate, and far below 1, because one data centre may have several prefixes.
+/// Confidence that there are several locations if the addresses are in two prefixes. This
+/// confidence is an estimate, and is far below 1, because one data centre may have several
+/// prefixes.
 const TWO_PREFIXES: f64 = 0.5;
 /// Confidence that there are several locations if each landmark's address is in a different prefix;
 /// an estimate. For fewer prefixes, the confidence is interpolated between [`TWO_PREFIXES`] and
 /// this value.
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
-/// Confidence that there are several locations if different addresses are in one prefix. It is low,
-/// because such addresses often come from round-robin DNS alone.
+/// Confidence that there are several locations if different addresses are in one prefix. This
+/// confidence is low, because different addresses in one prefix often come from round-robin DNS
+/// alone.
 const ONE_PREFIX: f64 = 0.1;
 
 /// The confidence that there are several locations, and the evidence; `None` if the landmarks

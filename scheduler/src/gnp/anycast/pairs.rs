@@ -1,9 +1,10 @@
 //! Finds pairs of landmarks whose round trips to a host add up to less than the pair's distance.
 //!
-//! In a real network most hosts have such a pair, because a single unusually short round trip from
-//! a landmark makes the sums of many of this landmark's pairs too short. So each landmark counts in
-//! only one pair. Pairs are matched greedily, the smallest ratio of sum to distance first. The
-//! result is the sum of the absolute logarithms of these ratios.
+//! In a real network, one unusually short round trip from a landmark makes the sums of many of the
+//! landmark's pairs too short, so most hosts have a pair whose sum is too short. To limit the
+//! effect of one round trip, each landmark counts in only one pair. Pairs are matched greedily, the
+//! smallest ratio of sum to distance first. The result is the sum of the absolute logarithms of
+//! these ratios.
 
 use crate::model::{AgentId, Rtt};
 

@@ -1,11 +1,11 @@
 //! Computes from the map the odds that a host has several places instead of one.
 //!
-//! A *place* is a possible location of a host near some agent. The length of its displacement from
-//! the agent is drawn log-uniformly. Its height is the agent's height times a random factor, plus a
-//! small random amount. The measurement expected from a landmark is the map's distance from the
-//! place to the landmark, corrected by the map's error between the agent and the landmark. The
-//! correction decays with the length of the displacement. A *mix* is three to five places; each
-//! landmark measures the nearest of them.
+//! A *place* is a possible location of a host near some agent. The length of the place's
+//! displacement from the agent is drawn log-uniformly. The place's height is the agent's height
+//! times a random factor, plus a small random amount. The measurement expected from a landmark is
+//! the map's distance from the place to the landmark, corrected by the map's error between the
+//! agent and the landmark. The correction decays with the length of the displacement. A *mix* is
+//! three to five places; each landmark measures the nearest of them.
 //!
 //! The log residuals of the measurements have a Student density. If the host has one place, the
 //! likelihood of the measurements is the mean of this density over the drawn places; if it has
@@ -39,15 +39,15 @@ const HEIGHT_ADDED: f64 = 0.008;
 /// displacement, this share of the map's log error between the agent and a landmark is added to the
 /// expected log round trip.
 const CARRIED: f64 = 0.9;
-/// The displacement at which the added share of the map's error has fallen to 1/e of [`CARRIED`].
-/// It is a share of the map's scale.
+/// The displacement, as a share of the map's scale, at which the added share of the map's error has
+/// fallen to 1/e of [`CARRIED`].
 const WEARS_OFF: f64 = 0.5;
-/// Softening of a log residual, as a share of the scale. It is added to the measured and to the
-/// expected round trip before their logarithms are taken.
+/// Softening of a log residual, as a share of the scale. The softening is added to the measured and
+/// to the expected round trip before their logarithms are taken.
 const SOFTENING: f64 = 0.008;
 /// The scale of the Student density of a log residual, if the host has one place.
 const SPREAD_ONE: f64 = 0.1;
-/// The scale of the Student density, if the host has several places. It is greater than
+/// The scale of the Student density, if the host has several places. This scale is greater than
 /// [`SPREAD_ONE`], because the drawn mixes cover the possible mixes more sparsely than the drawn
 /// places cover the possible places.
 const SPREAD_SEVERAL: f64 = 0.15;

@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(told.cities.without, ["Harbin"]);
         assert_eq!(told.carriers.without, ["CERNET"]);
         assert_eq!(told.landmarks[0].nearest_to, 2);
-        // Without agent 2, agents 2, 1 and 3 would be 60, 64 and 56 ms from agent 5. With agent 2,
-        // they are 0, 4 and 4 ms from agent 2.
+        // Agents 2, 1 and 3 are 0, 4 and 4 ms from landmark 2. Without this landmark, the nearest
+        // landmark would be agent 5, at 60, 64 and 56 ms.
         let adds = told.landmarks[0].adds.as_secs_f64() * 1e3;
         assert!((adds - (60.0 + 60.0 + 52.0) / 6.0).abs() < 1e-3, "{adds}");
     }

@@ -1,11 +1,12 @@
 //! Elects landmarks by k-medoids, then replaces landmarks with other agents to lower the map's
 //! prediction errors for held-out agents.
 //!
-//! A held-out agent is a non-landmark agent that is located like a site. Its predicted distances to
-//! other agents are compared with the measured distances. The cost of a set of landmarks is the
-//! error of these predictions plus the weighted k-medoids cost. Minimising the error alone would
-//! choose landmarks far from all agents, and then few sites would be near a landmark. A landmark
-//! near a site is useful, because its distance to the site is measured, not predicted.
+//! A held-out agent is a non-landmark agent that is located like a site. The held-out agent's
+//! predicted distances to other agents are compared with the measured distances. The cost of a set
+//! of landmarks is the error of these predictions plus the weighted k-medoids cost. Minimising the
+//! error alone would choose landmarks far from all agents, and then few sites would be near a
+//! landmark. A landmark near a site is useful, because its distance to the site is measured, not
+//! predicted.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -15,9 +16,9 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Maximum number of times that all swaps of a landmark for another agent are tried. The second
-/// time, some swaps lower the cost that did not lower it the first time. A third time, hardly any
-/// would.
+/// Maximum number of times that all swaps of a landmark for another agent are tried. In the second
+/// pass, some swaps lower the cost that did not lower it in the first pass. In a third pass, hardly
+/// any swap would lower the cost.
 const MOST_PASSES: usize = 2;
 /// The weight of the k-medoids cost relative to the prediction error. The k-medoids cost is divided
 /// by the mean distance of an agent to the nearest other agent, so that the weight has no unit.

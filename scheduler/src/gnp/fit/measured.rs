@@ -57,8 +57,8 @@ impl Measured {
         }
     }
 
-    /// The median measured distance in milliseconds; 1 if nothing was measured. It is the unit of
-    /// all step lengths, and of the random shifts of starting points.
+    /// The scale: the median measured distance in milliseconds; 1 if nothing was measured. Step
+    /// lengths and the random shifts of starting points are given as shares of the scale.
     pub(in crate::gnp) fn scale(&self) -> f64 {
         let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
         all.sort_by(f64::total_cmp);

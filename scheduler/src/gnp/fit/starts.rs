@@ -51,7 +51,8 @@ pub(super) fn starts(
 
 /// A first estimate of each agent's height: a quarter of the least time that a detour through the
 /// agent adds to the distance between two other agents. A detour adds at least twice the agent's
-/// height, so half of this time is the greatest possible height. The estimate is half of that.
+/// height, so the greatest possible height is half of this time. The estimate is half of the
+/// greatest possible height.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {

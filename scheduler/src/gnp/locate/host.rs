@@ -276,8 +276,8 @@ impl<const N: usize> Host<'_, N> {
     ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
     /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
     /// - The straight-line part `l` of the distance `g` has a kink at an anchor. If `g` exceeds the
-    ///   measurement, `l` is bounded by a quadratic of the weight `w e / (g l)` (Weiszfeld).
-    ///   Otherwise every step would overshoot an anchor close to the host.
+    ///   measurement, so that `e` is positive, `l` is bounded by a quadratic of the weight
+    ///   `w e / (g l)` (Weiszfeld). Without this bound, every step would overshoot a near anchor.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.anchorage.agents[view.nearest];
@@ -290,7 +290,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // At the anchor itself, the direction is undefined, so the axes get no slope.
+                // At the anchor itself, the direction is undefined, so only the height has a slope.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -318,7 +318,7 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// The points of the `K` agents that explain the measurements best, with new heights, the best
-    /// first. If there are fewer agents, the best start fills the other entries.
+    /// first. If there are fewer than `K` agents, the best start fills the other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -337,12 +337,13 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the points of four agents explain the measurements. For each measurement there is
-    /// a height at which the computed distance equals the measured distance. Each point gets the
-    /// mean of these heights, at least 0. `lines` is a buffer for distances.
+    /// How badly the points of four agents explain the measurements. Each point gets a height of at
+    /// least 0: the mean, over the measurements, of the height at which the computed distance
+    /// equals the measured distance. `lines` is a buffer for distances.
     ///
     /// The log error is approximated by the first term of its series in `(g - d) / (g + d)`, which
-    /// is precise enough for ranking.
+    /// is precise enough for ranking. `g` is the computed and `d` the measured distance, each plus
+    /// the softening.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -369,9 +370,8 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// A start at an agent's point. For each measurement there is a height at which the computed
-    /// distance equals the measured distance. The start has the median of these heights, or 0 if
-    /// the median is negative.
+    /// A start at an agent's point. The height is the median, over the measurements, of the height
+    /// at which the computed distance equals the measured distance, or 0 if the median is negative.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.anchorage.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

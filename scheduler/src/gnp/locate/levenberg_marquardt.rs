@@ -1,5 +1,5 @@
-//! Locates one host by the Levenberg-Marquardt method. This method is used where many hosts are
-//! located.
+//! Locates one host by the Levenberg-Marquardt method. This method is used to locate many hosts at
+//! once.
 //!
 //! Sources: Levenberg, "A method for the solution of certain non-linear problems in least squares",
 //! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
@@ -62,7 +62,7 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
 }
 
 /// Solves `(C + damping diag(C)) step = gradient`, where `C` is the curvature, by the root-free
-/// Cholesky decomposition `L D L'`. `pinned` fixes the height.
+/// Cholesky decomposition `L D L'`. If `pinned` is true, the height does not change.
 ///
 /// A component without curvature does not move. The components that pad the point beyond the
 /// embedding's dimensions have no curvature.

@@ -17,7 +17,7 @@ const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 #[derive(Debug, Clone, Copy)]
 pub(in crate::gnp) struct Descent {
     pub(in crate::gnp) loss: Loss,
-    /// Whether hosts have a height. If not, heights are zero.
+    /// Whether hosts have a height. If false, all heights are zero.
     pub(in crate::gnp) height: bool,
     /// The map's scale, in milliseconds.
     pub(in crate::gnp) scale: f64,

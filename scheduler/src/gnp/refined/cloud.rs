@@ -24,9 +24,10 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// The mean of the exponential part of a point's height, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One far point is added for each group of this many points. The distance of a far point to every
-/// agent is mostly the point's height, as for a host behind a slow link. Without far points, a host
-/// to which all landmarks measure round trips of seconds would be placed at the edge of the map.
+/// The number of other points for each far point that is added. The distance of a far point to
+/// every agent is mostly the point's height, as for a host behind a slow link. Without far points,
+/// a host to which all landmarks measure round trips of seconds would be placed at the edge of the
+/// map.
 const ONE_FAR_IN: usize = 30;
 /// Least and greatest height added to a far point, as shares of the scale; drawn log-uniformly.
 /// With 100 far points, neighbouring heights differ by about 5 %, which is about the error of

@@ -16,8 +16,8 @@ const LEAST_GAIN: f64 = 1e-6;
 impl Posterior<'_> {
     /// Selects up to `k` of `candidates` to measure the site once. The selection minimises the
     /// expected distance from the site to the nearest agent that will then have measured it. The
-    /// agents are selected one by one (greedy), until no remaining candidate is nearer at any
-    /// point.
+    /// agents are selected one by one (greedy), until no remaining candidate lowers the expected
+    /// distance.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();

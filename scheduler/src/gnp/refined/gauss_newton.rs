@@ -1,9 +1,9 @@
 //! Places the agents in a given number of dimensions: minimises the robust log error over the whole
 //! mesh by the Gauss–Newton method.
 //!
-//! Like the plain fit, the method moves one agent at a time while all others are fixed. It uses
-//! damped Gauss–Newton steps with analytic derivatives instead of the simplex, because these steps
-//! find the same optimum with much less work.
+//! Like the plain fit, the method moves one agent at a time while all others are fixed. Unlike the
+//! plain fit, the method uses damped Gauss–Newton steps with analytic derivatives instead of the
+//! simplex, because these steps find the same optimum with much less work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::rngs::ChaCha8Rng;

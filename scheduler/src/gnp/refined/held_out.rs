@@ -21,8 +21,8 @@ const PARTICLES: usize = 600;
 const SCORED: f64 = 0.8;
 
 /// Agents are held out only in meshes of at most this many agents. Each agent needs its own cloud
-/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. With
-/// more agents, the first entry of [`CONSTANTS`] is used, there is no penalty, and landmarks are
+/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. In
+/// larger meshes, the first entry of [`CONSTANTS`] is used, there is no penalty, and landmarks are
 /// elected by k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 

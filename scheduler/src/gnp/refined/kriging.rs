@@ -7,7 +7,7 @@
 //!
 //! - The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with `K(i,i) = 1`.
 //! - The covariance of the residuals of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`.
-//!   It has two terms, because a pair has no direction.
+//!   The covariance has two terms, because a pair has no direction.
 //! - The part of a residual that places do not explain has the variance `n max(1, |y| / 0.25)`.
 //!   This variance grows with the residual, because a large residual is probably an outlier.
 //!
@@ -44,7 +44,7 @@ pub(super) struct Constants {
     pub(super) noise: f64,
 }
 
-/// Sets of constants to choose from. There are several, because networks differ in how far
+/// Sets of constants to choose from. There are several sets, because networks differ in how far
 /// similarity reaches and in how much of a residual is noise.
 pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
@@ -77,7 +77,8 @@ pub(super) struct Kriging {
 
 impl Kriging {
     /// Fits the process with these constants; `None` if the covariance matrix is not positive
-    /// definite. The noise on the matrix's diagonal prevents this, except after an overflow.
+    /// definite. Because of the noise on its diagonal, the matrix is positive definite unless a
+    /// value overflows.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -153,8 +154,8 @@ impl Kriging {
     }
 }
 
-/// The noise variance of one measurement of a site. For sites, it replaces the constant `n`, which
-/// is chosen for pairs of agents with known places.
+/// The noise variance of one measurement of a site. For sites, this variance replaces the constant
+/// `n`, which is chosen for pairs of agents with known places.
 const SITE_NOISE: f64 = 0.005;
 
 fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {

@@ -2,7 +2,8 @@
 //! agent's expected distance plus the penalty is shorter than the landmark's measured distance.
 //!
 //! The shortest of many predictions is usually too short (the winner's curse: Capen, Clapp and
-//! Campbell 1971). The nearest landmark's distance is measured and has no such error.
+//! Campbell 1971). The nearest landmark's distance is measured, not predicted, so it is not usually
+//! too short.
 //!
 //! The best penalty depends on the network, so it is chosen by holding out agents as sites. The
 //! held-out agents are located by the current landmarks, and by sets of agents drawn at random as
@@ -17,7 +18,7 @@ use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
 
 /// The penalties to choose from, as shares of the map's scale (the median measured distance). With
-/// a penalty above the last one, the nearest landmark would always be chosen.
+/// a penalty greater than all of these, the nearest landmark would always be chosen.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
 /// Number of drawn sets of landmarks, in addition to the current landmarks.
 const DRAWN_SETS: usize = 30;

@@ -82,8 +82,9 @@ impl<'a> Posterior<'a> {
 
 impl WeightedPoints {
     /// Weights the points of a cloud by the measurements `known` (an agent's index, and the log of
-    /// its softened measurement). With `kriging`, the residuals of the measurements correct the
-    /// distances to all agents. If `all` is false, only the point with the greatest weight is used.
+    /// its softened measurement). If `kriging` is given, the residuals of the measurements correct
+    /// the distances to all agents. If `all` is false, only the point with the greatest weight is
+    /// used.
     pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
         let (kept, weights) = heaviest(likelihoods(cloud, known), all);
         let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
@@ -110,7 +111,8 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Selects in linear time, because sorting would take most of the time of a prediction.
+        // The median is selected in linear time, because sorting would take most of the time of a
+        // prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));

@@ -16,8 +16,8 @@ const MAD_SCALE: f64 = 1.4826;
 /// The standard error of a median is this factor times the standard deviation, divided by the root
 /// of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// Minimum of the standard deviation assumed among honest agents, as a log ratio. It prevents a
-/// division by zero in a network without noise.
+/// Minimum of the standard deviation assumed among honest agents, as a log ratio. This minimum
+/// prevents a division by zero in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
 /// An agent is quarantined if its bias differs from the typical bias by at least this many standard
 /// deviations, and by at least the minimum log ratio for the kind of evidence. With normal errors,
@@ -31,8 +31,9 @@ const ODD_BIAS: f64 = 3.0;
 /// the typical spread by this many standard deviations. This limit is greater than [`FAR_BIAS`],
 /// because the noise of honest agents' paths has heavy tails.
 const FAR_SPREAD: f64 = 5.0;
-/// The same limit for agents with a smaller spread. An agent that reaches it is quarantined if its
-/// spread is at least 0.5. It is only suspect if its spread is at least 0.35 but below 0.5.
+/// The limit for agents with a spread below 0.55. An agent whose spread exceeds the typical spread
+/// by this many standard deviations is quarantined if its spread is at least 0.5, and only suspect
+/// if its spread is from 0.35 to 0.5.
 const FARTHER_SPREAD: f64 = 10.0;
 
 /// Limits on bias and spread. An agent gets the value `trust` if its bias or its spread reaches the
@@ -52,7 +53,8 @@ impl Kind {
     /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // These kinds of evidence count reports, so they have no limits on bias or spread.
+            // Light and collusion are judged by counts of reports, so they have no limits on bias
+            // or spread.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
             // A bias below 15 % (0.14 as a logarithm) is tolerated, because it changes a map no
             // more than the usual noise of twelve honest landmarks' measurements does.
@@ -112,7 +114,7 @@ impl ReportBias {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TypicalSize {
     /// `bias`, `spread` and `deviation` are medians over the agents. `bias_deviation` and
-    /// `spread_deviation` are scaled MADs.
+    /// `spread_deviation` are scaled median absolute deviations.
     bias: f64,
     bias_deviation: f64,
     pub(super) spread: f64,
@@ -158,7 +160,7 @@ impl TypicalSize {
     }
 }
 
-/// The median and the scaled MAD of the values; zeros if there are no values.
+/// The median and the scaled median absolute deviation of the values; zeros if there are no values.
 fn center(values: &[f64]) -> (f64, f64) {
     let center = median(values.to_vec()).unwrap_or(0.0);
     let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);

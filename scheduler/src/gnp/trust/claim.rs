@@ -2,7 +2,7 @@
 //!
 //! Landmarks are judged by all their reports, but a confirmer reports little besides its claims.
 //! Without a check, an agent that claims one millisecond for every site would be chosen for every
-//! site. So a claim is checked against the speed of light, and against the refined map's prediction
+//! site. Each claim is checked against the speed of light, and against the refined map's prediction
 //! from the landmarks' measurements. Only claims that are too short are rejected, because a claim
 //! that is too long does not get its agent chosen.
 //!

@@ -3,8 +3,8 @@
 //!
 //! If two agents are `d` milliseconds apart, a third agent's round trips to them differ by at most
 //! `d`, except on unusual paths. One contradicted pair may be due to an unusual path. But an agent
-//! with several contradicted partners lies, because an honest partner would not report the same
-//! short distance.
+//! in several contradicted pairs lies, because an honest partner would not report the same short
+//! distance.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// Minimum number of contradicted partners for a quarantine.
+/// Minimum number of an agent's contradicted pairs for a quarantine.
 const FEWEST_PARTNERS: usize = 2;
 /// Minimum number of witnesses: agents that measured both agents of a pair.
 const FEWEST_WITNESSES: usize = 4;
@@ -31,8 +31,7 @@ const AGREED: f64 = 0.35;
 /// round trips to the two agents; in milliseconds.
 type DisputedPair = (f64, f64);
 
-/// Returns the agents with several contradicted partners, each with the reason as text for the
-/// operator.
+/// Returns the agents in several contradicted pairs, each with the reason as text for the operator.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
     let mut partners: BTreeMap<AgentId, Vec<DisputedPair>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();

@@ -12,8 +12,8 @@ use super::finding::Kind;
 /// from the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
 /// Maximum number of non-landmark agents whose measurements are used to fit the map for a
-/// judgement. They are enough to place each landmark well, and few enough to judge a large fleet
-/// within a second.
+/// judgement. This number is enough to place each landmark well, and small enough to judge a large
+/// fleet within a second.
 const MOST_JURORS: usize = 32;
 
 #[derive(Debug, Clone, Copy)]

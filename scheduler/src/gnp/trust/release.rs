@@ -14,7 +14,8 @@ pub const CONSISTENT: i32 = 3;
 /// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.
 pub const PROBATION_SITES: i64 = 12;
 /// Age after which an agent quarantined for its reports about sites repeats a site's measurement.
-/// It is short enough to release the agent within an hour, and long enough not to burden sites.
+/// This age is short enough to release the agent within an hour, and long enough not to burden
+/// sites.
 pub const PROBATION_AGE: Duration = Duration::from_secs(600);
 
 /// Whether an agent's measurements are consistent again. `evidence` is the kind of evidence for
