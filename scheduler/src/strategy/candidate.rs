@@ -54,9 +54,9 @@ pub struct Candidate {
     pub measured: Option<Rtt>,
     /// The uncertainty of the prediction; `None` if the map gives none.
     pub spread: Option<Spread>,
-    /// The uncertainty of the expected round trip after learning from crawls. It includes errors
-    /// that `spread` leaves out, and becomes smaller with every crawl of a similar site. `None` if
-    /// nothing was learned.
+    /// The uncertainty of the expected round trip after learning from crawls. This uncertainty
+    /// includes errors that `spread` leaves out, and becomes smaller with every crawl of a similar
+    /// site. `None` if nothing was learned.
     pub doubt: Option<Spread>,
     /// Number of assigned and leased tasks.
     pub load: u32,

@@ -18,8 +18,8 @@ pub struct Choice {
 /// The chosen agent and the candidates, best first; or the reason why the strategy cannot choose.
 pub(super) type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// The fallback cause if there are no candidates. It is never stored, because [`super::choose`]
-/// then returns no choice.
+/// The fallback cause if there are no candidates. This cause is never stored, because
+/// [`super::choose`] returns no choice if there are no candidates.
 pub(super) const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
 /// Chooses the first of `ranked`, or fails with the cause `otherwise`.

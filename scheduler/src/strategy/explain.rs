@@ -136,8 +136,8 @@ pub struct ExplainedChoice {
 /// Returns a sentence that starts with "chosen because".
 pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
-    // For these causes, the strategy is not described, because the strategy did not choose this
-    // agent.
+    // If the task was moved from another agent, the strategy did not choose this agent, so the text
+    // does not describe the strategy.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {

@@ -1,18 +1,19 @@
 //! Learns corrections to the round trips between agents and sites from crawls.
 //!
-//! The round trip of a crawl is noisy and becomes outdated. So the estimate for an agent and a site
-//! is a weighted mean of the logarithms of the prior (the map's prediction or the probes'
+//! Because the round trip of a crawl is noisy and becomes outdated, the estimate for an agent and a
+//! site is a weighted mean of the logarithms of the prior (the map's prediction or the probes'
 //! measurement) and of the crawls' round trips. The weight of a prediction is computed from its
 //! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age. The
 //! weighted mean is the posterior mean of a normal distribution with a conjugate prior (Gelman et
 //! al., "Bayesian data analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
-//! other sites. So two corrections are made. First, all predictions for the agent are corrected by
-//! the agent's mean crawl residual. The mean includes `PRIOR_RESIDUALS` residuals of zero, which
-//! keep it small while there are few crawls. Then the crawl residuals of similar sites correct
-//! these predictions further (`alike`). Pages take longer than probes, by about the same factor for
-//! all agents and sites. This factor is removed from the crawls' round trips first.
+//! other sites. Predictions are therefore corrected in two steps. First, all predictions for the
+//! agent are corrected by the agent's mean crawl residual. The mean includes `PRIOR_RESIDUALS`
+//! residuals of zero, which keep it small while there are few crawls. Then the crawl residuals of
+//! similar sites correct the agent's predictions further (`alike`). Pages take longer than probes,
+//! by about the same factor for all agents and sites. Before both corrections, the crawls' round
+//! trips are divided by this factor.
 
 pub(crate) mod contradiction;
 mod crawl_residual;
@@ -33,9 +34,9 @@ pub use similar_sites::SimilarCrawls;
 /// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map's spread does not include. For
-/// the agents that rank best, the map's spread is 9 %. But half of these predictions are off by
-/// more than 13 %, and a quarter by more than 40 %. A value of 0.1 or 0.3 changes the results of a
-/// simulation less than another random seed does.
+/// the agents that rank best, the map's spread is 9 %, but half of the predictions for these agents
+/// are off by more than 13 %, and a quarter by more than 40 %. A value of 0.1 or 0.3 changes the
+/// results of a simulation less than another random seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
@@ -44,8 +45,8 @@ const LEAST_SPREAD: f64 = 0.03;
 /// Number of residuals of zero that are added to an agent's own residuals, so that a correction by
 /// few crawls is small.
 const PRIOR_RESIDUALS: f64 = 5.0;
-/// Maximum absolute log ratio of a residual. It corresponds to a factor of four. A greater factor
-/// indicates a broken crawl.
+/// Maximum absolute log ratio of a residual, which corresponds to a factor of four. A greater
+/// factor indicates a broken crawl.
 const MOST: f64 = 1.4;
 /// Number of an agent's newest crawls from which its speed is learned.
 pub const CRAWLS_LEARNED: i64 = 40;
@@ -186,8 +187,9 @@ pub fn teach(
 }
 
 /// Corrects the expected round trip by the residuals of similar sites. The expected round trip is
-/// longer than the prediction, because the prediction is uncertain. The difference of their
-/// logarithms is multiplied by the share of the variance that remains after the correction.
+/// longer than the prediction, because the prediction is uncertain. The difference between the
+/// logarithms of the expected and the predicted round trip is multiplied by the share of the
+/// variance that remains after the correction.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,

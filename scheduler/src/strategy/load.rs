@@ -1,7 +1,7 @@
 //! Computes agents' paces, and chooses which candidate gets a task if some candidates are full.
 //!
-//! Queues of different agents are compared by the time until the last task would end. This time is
-//! the number of crawls per slot, computed from the load level, times the agent's pace.
+//! Queues of different agents are compared by the time until the last task would end: the number of
+//! crawls per slot, computed from the load level, times the agent's pace.
 
 pub mod balance;
 pub(super) mod level;

@@ -1,5 +1,5 @@
-//! Plans many sites together: which agent crawls which site, and in what order. All sites should
-//! end soon, and no slot should be idle before the last site begins.
+//! Plans many sites together: which agent crawls which site, and in what order. All crawls should
+//! end soon, and no slot should be idle before the last crawl begins.
 //!
 //! The problem is scheduling on unrelated machines. Sites are placed one after another, in
 //! descending order of the crawl's duration at the fastest agent for the site (Graham, "Bounds on
@@ -8,12 +8,13 @@
 //! slots' ends.
 //!
 //! A simpler method places each site where its crawl ends earliest (Ibarra and Kim, "Heuristic
-//! algorithms for scheduling independent tasks on nonidentical processors", 1977). That method
-//! would give a site to a distant idle agent even if a near agent that becomes free a little later
-//! needed only half the time. The sum of fourth powers is a compromise between the sum of the
+//! algorithms for scheduling independent tasks on nonidentical processors", 1977). The simpler
+//! method would give a site to a distant idle agent even if a near agent that becomes free a little
+//! later needed only half the time. The sum of fourth powers is a compromise between the sum of the
 //! slots' ends and their maximum (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
-//! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
+//! After all sites are placed, a local search (`exchange`) moves and swaps sites until the sum of
+//! fourth powers no longer falls.
 //!
 //! A plan is final only for sites whose crawls begin soon. All other sites are planned again when
 //! more crawls have ended, with the speeds learned from these crawls.

@@ -196,7 +196,7 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer agent's slots is free, and the other agent is four times as far. So
+    // A quarter of the nearer agent's slots is free, and the other agent is four times as far, so
     // both agents have the weight 1/4. With uncertain distances, the ratio of the distances has the
     // exponent 1/3, and the weights are 1/4 and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));

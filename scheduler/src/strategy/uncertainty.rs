@@ -1,14 +1,14 @@
-//! The uncertainty of distances. If it exceeds the usual difference between the nearest agents'
-//! distances ([`DIFFER`]), the choice depends more on load (`gnp-balanced`), or a few agents
-//! measure the site before the choice (a confirmation).
+//! The uncertainty of distances. If the uncertainty exceeds the usual difference between the
+//! nearest agents' distances ([`DIFFER`]), the choice depends more on load (`gnp-balanced`), or a
+//! few agents measure the site before the choice (a confirmation).
 
 use std::time::Duration;
 
 use crate::strategy::Candidate;
 
 /// The usual difference between the nearest agents' distances, as a standard deviation of their
-/// logarithms. It is about a quarter if the fifth nearest agent is twice as far as the nearest. For
-/// confirmation, values from 0.2 to 0.4 give about equal results (docs/method.md).
+/// logarithms. This difference is about a quarter if the fifth nearest agent is twice as far as the
+/// nearest. For confirmation, values from 0.2 to 0.4 give about equal results (docs/method.md).
 pub const DIFFER: f64 = 0.25;
 
 /// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance

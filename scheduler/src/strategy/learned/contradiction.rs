@@ -1,9 +1,10 @@
 //! Decides whether a crawl contradicts the known round trip to its site.
 //!
-//! A crawl's round trip is the median over the crawl's pages. It includes the server's time per
-//! page and the crawl's own load on the path, so it may differ from the probes' measurements. But
-//! if the round trips of two consecutive crawls differ from the measurements by a large factor, the
-//! measurements are probably wrong. The site is then measured again before its next task.
+//! A crawl's round trip is the median over the crawl's pages. This median includes the server's
+//! time per page and the crawl's own load on the path, so it may differ from the probes'
+//! measurements. But if the round trips of two consecutive crawls differ from the measurements by a
+//! large factor, the measurements are probably wrong, so the site is measured again before its next
+//! task.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const REFUTED_BY: f64 = 4.0;
 const SLACK: Duration = Duration::from_millis(20);
 /// Number of consecutive contradictions after which a site is measured again.
 pub const ENOUGH: i32 = 2;
-/// Minimum time between two new measurements of a site that contradictions cause. If crawls
+/// Minimum time between two measurements of a site that are caused by contradictions. If crawls
 /// contradict even new measurements, measuring more often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 

@@ -8,7 +8,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 /// The spread of a single crawl's round trip, as a standard deviation of its logarithm. The median
 /// round trips of repeated crawls differ by about ten per cent.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// Age at which a crawl's weight has halved. It is this long because routes change over weeks.
+/// Age at which a crawl's weight has halved: a week, because routes change over weeks.
 const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// A network prefix: 24 bits of an IPv4 address, or 48 bits of an IPv6 address.
@@ -34,9 +34,9 @@ pub struct CrawlResidual {
     pub known: Rtt,
     /// Whether probes measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because its predicted round trip was short. Such residuals do
-    /// not count towards the agent's correction, because the shortest of many predictions is
-    /// usually too short.
+    /// Whether the agent got the site because its predicted round trip was short. If so, the
+    /// residual does not count towards the agent's correction, because the shortest of many
+    /// predictions is usually too short.
     pub preferred: bool,
     pub crawled: Rtt,
     /// The weight: 1 for a crawl now, less with age (see [`weight`]).

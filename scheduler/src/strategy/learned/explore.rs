@@ -1,5 +1,5 @@
 //! Exploration: sometimes a site is crawled by an agent whose distance is only predicted, to learn
-//! this distance. Such a crawl is called a trial.
+//! this distance. A crawl that explores is called a trial.
 //!
 //! The gain of a trial is the expected improvement over the chosen agent's round trip, times
 //! [`HORIZON`] later crawls. The tried agent's round trip is assumed to be lognormal (Jones,
@@ -29,13 +29,13 @@ const fn one_in(crawls: usize) -> Option<u32> {
 
 /// Minimum spread, because the computation divides by the spread.
 const LEAST_SPREAD: f64 = 0.01;
-/// The random stream of exploration. It differs from the strategy's stream, so that exploration
-/// does not change the strategy's draw.
+/// The random stream of exploration. This stream differs from the strategy's stream, so that
+/// exploration does not change the strategy's draw.
 const STREAM: u64 = 1;
 
 /// Returns the agent to try instead of `chosen`, for a site that has been crawled `crawls` times.
-/// The seed decides whether the choice explores. Returns `None` if it does not, or if no trial is
-/// worth its cost.
+/// The seed decides whether the choice explores. Returns `None` if the choice does not explore, or
+/// if no trial is worth its cost.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],

@@ -3,7 +3,8 @@
 //! Two sites that all probers measured at about the same distances are in about the same place, so
 //! the map's errors for an agent's paths to the two sites are probably similar. The log residuals
 //! of an agent's crawls are modelled as a Gaussian process over sites (Rasmussen and Williams,
-//! "Gaussian processes for machine learning", 2006, section 2.2). Each agent has its own process.
+//! "Gaussian processes for machine learning", 2006, section 2.2). Each agent has its own Gaussian
+//! process.
 //!
 //! The covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `s²` is the variance of a
 //! prediction, `m` is the root mean square difference of the log round trips of the probers that
@@ -11,8 +12,9 @@
 //! is assumed to be zero.
 //!
 //! The process also uses residuals of agents that were chosen because their prediction was short.
-//! This selection would bias a mean over all sites. Between similar sites it does no harm: their
-//! predictions are about equally short, so their residuals have about the same bias.
+//! Selecting agents by short predictions would bias a mean over all sites. Between similar sites,
+//! the selection does no harm: their predictions are about equally short, so their residuals have
+//! about the same bias.
 
 use std::collections::HashMap;
 
@@ -29,8 +31,8 @@ use super::crawl_residual::{CRAWL_SPREAD, Prefix};
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many times [`WIDTH`] are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites in the same place. It is below 1, because the
-/// sites' last miles differ.
+/// The correlation of the residuals of two sites in the same place. This correlation is below 1,
+/// because the sites' last miles differ.
 const LIKENESS: f64 = 0.9;
 /// Milliseconds added to round trips before their logarithms are taken, because differences between
 /// short round trips come from the last mile.
@@ -41,7 +43,7 @@ const MOST_CRAWLS: usize = 8;
 /// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// The probers' measurements of a site. Sites are compared by these measurements.
+/// The probers' measurements of a site, by which the site is compared with other sites.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
     /// For each prober, the logarithm of the round trip in milliseconds plus [`SOFTENING_MS`];
@@ -72,7 +74,7 @@ impl Signature {
                 theirs.next();
             } else {
                 squares += (log - their_log).powi(2);
-                // The sum only grows, so no further prober can make the sites similar.
+                // The sum of squares only grows, so no further prober can make the sites similar.
                 if squares > most {
                     return 0.0;
                 }

@@ -5,10 +5,11 @@
 //!
 //! 1. to a candidate with a free slot, if the task ends sooner at the candidate;
 //! 2. to a candidate where the task ends sooner by at least a crawl's duration (the longer pace of
-//!    the two agents). If more than one task per slot would then wait at the candidate, the time to
-//!    the task's end must also fall to at most three quarters;
+//!    the two agents). If more than one task per slot would wait at the candidate after the move,
+//!    the time to the task's end must also fall to at most three quarters;
 //! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
-//!    the task ends no later at the newcomer and at most one task per slot then waits there.
+//!    the task ends no later at the newcomer, and at most one task per slot waits at the newcomer
+//!    after the move.
 //!
 //! Because of rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels
 //! long queues before any agent is idle. If queues were levelled only when an agent is idle, the
@@ -148,8 +149,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), states.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &states) else {
-            // This plan does not try the queue again. Later moves may shorten the queue of an agent
-            // that may get these tasks. The next plan takes such moves into account.
+            // No task of this queue may move now. Later moves of this plan may shorten other
+            // agents' queues, but only the next plan tries this queue again.
             queues.remove(&at);
             continue;
         };

@@ -1,7 +1,7 @@
 //! Defines the load level of an agent, and predicts from it when the agent's last task ends.
 //!
 //! The load level is defined as in section 1.4.1 of paper 003, which docs/load-levels.md describes.
-//! That paper counts blocks of pages; here a block is one task.
+//! The paper counts blocks of pages, and Landfall counts each task as one block.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Chooses, for a site with several locations (anycast), the near agent with the lowest load level.
 //! Ties are broken at random.
 //!
-//! The coordinate of such a site is a compromise between its locations, so the order of near agents
-//! by distance means little. The three nearest agents are *near*. Another agent is near if its
-//! distance is at most [`NEAR_FACTOR`] times the shortest distance, or exceeds the shortest
-//! distance by at most [`NEAR_MORE`]. At most [`MOST_NEAR`] agents are near.
+//! The coordinate of a site with several locations is a compromise between the locations, so the
+//! order of near agents by distance means little. The three nearest agents are *near*. Another
+//! agent is near if its distance is at most [`NEAR_FACTOR`] times the shortest distance, or exceeds
+//! the shortest distance by at most [`NEAR_MORE`]. At most [`MOST_NEAR`] agents are near.
 
 use std::time::Duration;
 

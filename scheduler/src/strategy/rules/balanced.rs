@@ -3,10 +3,10 @@
 //! An agent's weight is the free share of its slots, times the shortest distance divided by the
 //! agent's own distance.
 //!
-//! If distances are uncertain, free slots have more influence. The logarithm of the ratio of the
-//! distances is then multiplied by a factor below 1. The factor becomes smaller as the variance of
-//! this logarithm grows relative to the square of [`DIFFER`]. The product is the posterior mean of
-//! a normal distribution with a conjugate prior (Gelman et al., "Bayesian data analysis", 2013,
+//! If distances are uncertain, free slots have more influence: the logarithm of the ratio of the
+//! distances is multiplied by a factor below 1. The factor becomes smaller as the variance of this
+//! logarithm grows relative to the square of [`DIFFER`]. The product is the posterior mean of a
+//! normal distribution with a conjugate prior (Gelman et al., "Bayesian data analysis", 2013,
 //! section 2.5).
 //!
 //! If all of the [`NEAREST`] agents are full, the task goes to the agent where it ends first.

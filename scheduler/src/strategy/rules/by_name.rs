@@ -1,6 +1,6 @@
-//! The strategies that use the site's name: `hash`, `kademlia` and `domain`. They ignore distances,
-//! and all but `kademlia` ignore load. An agent's key is derived from the agent's number, so that
-//! it is the same on every scheduler.
+//! The strategies that use the site's name: `hash`, `kademlia` and `domain`. These strategies
+//! ignore distances, and all but `kademlia` ignore load. An agent's key is derived from the agent's
+//! number, so that it is the same on every scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

@@ -14,7 +14,7 @@ use crate::strategy::load::draw;
 use crate::strategy::site_facts::Site;
 
 /// Distances that differ by less than this count as equal, because positions are known only to the
-/// city.
+/// precision of a city.
 const SAME_PLACE_KM: f64 = 25.0;
 
 /// `geographic`: chooses the geographically nearest agent, or an agent that is at most

@@ -3,7 +3,8 @@
 //!
 //! The agent is not drawn at random, because this strategy is for batches where distance matters
 //! more than load. If the best agent is full, the next agent that is about as near and has a free
-//! slot gets the task. If there is no such agent, the task waits for the best agent.
+//! slot gets the task. If no agent about as near has a free slot, the task waits for the best
+//! agent.
 
 use rand::rngs::ChaCha8Rng;
 
@@ -17,7 +18,7 @@ use crate::strategy::load::first_with_room;
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
 /// If some agents did not measure the site and no agent has a predicted distance, there was no map
-/// from which to select confirmers. The choice is then recorded as one by the fallback `gnp-top1`.
+/// from which to select confirmers, and the choice is recorded as made by the fallback `gnp-top1`.
 /// If no candidate measured the site, `gnp-top3` is the fallback.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut measured: Vec<Candidate> =

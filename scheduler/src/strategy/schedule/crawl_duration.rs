@@ -4,8 +4,8 @@
 //! first round trip, twice as many in each further round trip: RFC 6928), plus its bytes divided by
 //! the agent's rate, if the rate is known. A page takes at least the request interval.
 //!
-//! An agent's [`Speed`] is learned from its crawls. It consists of the agent's rate, and of a
-//! factor by which round trips are multiplied. Losses and slow servers increase this factor.
+//! An agent's [`Speed`] is learned from its crawls. The speed consists of the agent's rate, and of
+//! a factor by which round trips are multiplied. Losses and slow servers increase this factor.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const LATE_S: f64 = 1.0;
 /// If the first byte is late ([`LATE_S`]), the time between requests is at least this multiple of
 /// the time to the first byte.
 const LATE_TIMES: f64 = 2.0;
-/// If a crawl's mean time per page was less than this multiple of the request interval, the crawl
-/// was limited by the interval. Such a crawl does not show the agent's speed.
+/// If a crawl's mean time per page was less than this multiple of the request interval, the
+/// interval limited the crawl, so the crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
 /// The weight of the prior speed, as a number of crawls. Because of the prior, a single unusual
 /// crawl has little effect.
@@ -44,7 +44,7 @@ pub struct Work {
 }
 
 impl Default for Work {
-    /// A small site with the default interval. It is assumed before any site has been crawled.
+    /// A small site with the default interval, which is assumed before any site has been crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
@@ -251,7 +251,7 @@ impl RegressionSums {
     }
 }
 
-/// Converts seconds to a duration with a precision of a nanosecond. It is faster than `Duration`'s
+/// Converts seconds to a duration with a precision of a nanosecond, faster than `Duration`'s own
 /// conversion. Planning five hundred sites for a thousand agents calls this function half a million
 /// times.
 #[expect(
@@ -263,8 +263,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
 }
 
-/// Age at which a crawl's weight has halved. It is this long because networks change over days, not
-/// minutes.
+/// Age at which a crawl's weight has halved: a day, because networks change over days, not minutes.
 const HALF_LIFE: Duration = Duration::from_secs(86_400);
 
 pub fn crawl_weight(age: Duration) -> f64 {

@@ -1,6 +1,6 @@
 //! Finds stragglers: running crawls that are preempted because another agent would end them sooner.
 //!
-//! Stragglers are moved only to idle slots. The caller has checked that no site waits for these
+//! Stragglers are moved only to idle slots. The caller has checked that no site waits for the idle
 //! slots. A crawl resumes where it stopped, so only the remaining work is compared. The remaining
 //! time at the current agent is computed from the speed that the agent reported, or else from the
 //! prediction. The time at another agent is predicted.
@@ -20,12 +20,12 @@ use crate::strategy::{Candidate, Work, schedule};
 /// No lease is preempted within this time after its grant, because its first seconds (connection,
 /// robots.txt, sitemaps) do not show the crawl's speed.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Maximum number of preemptions that one call of [`moves`] requests. It is small, because the
-/// estimates behind a preemption are uncertain.
+/// Maximum number of preemptions that one call of [`moves`] requests. This maximum is small,
+/// because the estimates behind a preemption are uncertain.
 const MOST_AT_ONCE: usize = 4;
 /// The duration of a handover: the aborted request, two passes of the scheduler, and one message to
 /// each of the two agents. The request interval of the site and the round trips before the first
-/// page are added to it.
+/// page are added to this duration.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is preempted if its time at another agent is less than this share of its remaining time.
 /// The share is well below 1, because estimates of sizes, speeds and distances err by about ten per
@@ -51,8 +51,8 @@ pub struct UnderWay {
     pub fetched: Option<(u32, Duration)>,
     /// The current agent.
     pub here: Candidate,
-    /// The agents that may get the crawl. Agents that its batch excludes are left out, and so are
-    /// agents at which a crawl of the site crashed.
+    /// The agents that may get the crawl. Agents that the crawl's batch excludes are left out, and
+    /// so are agents at which a crawl of the site crashed.
     pub elsewhere: Vec<Candidate>,
 }
 
