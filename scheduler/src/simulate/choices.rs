@@ -98,8 +98,8 @@ impl DrawContext<'_> {
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
         // If agents are drawn with equal probability, the choice is judged by the mean round trip
-        // over all agents that could be drawn, so that chance has no influence. But the fallback to
-        // `random` is judged by the drawn agent.
+        // over all agents that could be drawn, so that chance has no influence. A fallback to
+        // `random` is an exception: it is judged by the drawn agent.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),

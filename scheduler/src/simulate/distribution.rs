@@ -8,8 +8,8 @@ use crate::model::stats::count;
 /// would make the page larger.
 const STEPS: usize = 200;
 
-/// Distributions over the sites of all seeds. Each is a list of quantiles in steps of 0.5 %, from
-/// the smallest to the greatest value; empty without data.
+/// Distributions over the sites of all seeds. Each distribution is a list of quantiles in steps of
+/// 0.5 %, from the smallest to the greatest value; empty if there are no data.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distributions {
     /// The true round trips to the nearest agents, in milliseconds.

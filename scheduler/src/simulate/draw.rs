@@ -95,8 +95,7 @@ impl<'a> Draw<'a> {
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// The measurements of a site by `probers`. They equal the true round trips, where these are
-    /// known.
+    /// The measurements of a site by `probers`: the true round trips, as far as they are known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;

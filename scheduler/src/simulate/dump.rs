@@ -3,8 +3,8 @@
 //!
 //! `site` and `agent` are row numbers in the matrix, from 0. A pair without a known round trip has
 //! no row. For a landmark, `predicted_ms` is its measurement; for other agents, it is the map's
-//! prediction. It is empty if there is no prediction. `rank` is the agent's rank by distance: 1 for
-//! the nearest agent, and empty if the agent's distance is unknown.
+//! prediction. `predicted_ms` is empty if there is no prediction. `rank` is the agent's rank by
+//! distance: 1 for the nearest agent, and empty if the agent's distance is unknown.
 
 use std::io::Write;
 

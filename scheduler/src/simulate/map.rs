@@ -17,8 +17,8 @@ pub(super) enum Map {
 }
 
 impl Map {
-    /// Fits a map to the landmarks with enough distances. Returns `None` if there are too few such
-    /// landmarks, or if the mesh does not connect them. A real scheduler has no map in these cases.
+    /// Fits a map to the landmarks with enough distances. As in a real scheduler, there is no map
+    /// (`None`) if there are too few of these landmarks, or if the mesh does not connect them.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],

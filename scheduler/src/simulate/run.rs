@@ -46,9 +46,9 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // The simulations of the seeds begin in order. After one fails, no further simulation begins,
-    // but those of all lower seeds have begun and run to completion. So the returned error is
-    // always the error of the lowest seed that fails.
+    // The simulations of the seeds begin in order. After a simulation fails, no further simulation
+    // begins, but the simulations of all lower seeds have begun and run to completion. This order
+    // ensures that the returned error is always the error of the lowest seed that fails.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;

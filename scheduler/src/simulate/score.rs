@@ -1,8 +1,8 @@
 //! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]).
 //!
 //! The fields of [`Estimate`], and the mean round trips of `random` and `gnp-topK`, can be
-//! recomputed from the rows of [`super::dump`]. The figures of other strategies cannot, because the
-//! dump has no choices, confirmers or crawls.
+//! recomputed from the rows of [`super::dump`]. The figures of other strategies cannot be
+//! recomputed, because the dump has no choices, confirmers or crawls.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub struct Report {
     pub sites_without_estimate: usize,
     /// Number of sites with a known round trip to an agent, but without a landmark's measurement.
     pub sites_unmeasured: usize,
-    /// Number of sites without a known round trip to any agent. They are left out of all figures.
+    /// Number of sites that have no known round trip to any agent, and are left out of all figures.
     pub sites_unknown: usize,
     /// Number of pairs of a site and a non-landmark agent from which relative errors are computed.
     pub pairs: usize,

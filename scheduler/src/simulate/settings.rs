@@ -7,7 +7,8 @@ use super::{Draw, Matrix, SettingsError};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
-/// The settings of a simulation. Its report depends only on them and on the matrix.
+/// The settings of a simulation. The simulation's report depends only on the settings and on the
+/// matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of agents drawn for each seed.
