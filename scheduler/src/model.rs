@@ -1,5 +1,5 @@
-//! Basic types of the whole project: identifiers, round trips and states. They use no IO and no
-//! clock.
+//! Basic types of the whole project: identifiers, round trips and states. The types use no IO and
+//! no clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,8 +26,8 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word for this value in the store, on the command line and in reports. It never
-            /// changes.
+            /// The word for this value in the store, on the command line and in reports, which
+            /// never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -130,7 +130,7 @@ identifier!(
     OrderId
 );
 identifier!(
-    /// The fencing token of a lease. It rises with each grant of a task.
+    /// The fencing token of a lease, which rises with each grant of the task.
     LeaseToken
 );
 identifier!(
@@ -143,7 +143,7 @@ identifier!(
     SchedulerId
 );
 identifier!(
-    /// The number of a role's term. It rises whenever a scheduler becomes leader.
+    /// The number of a role's term, which rises whenever a scheduler becomes leader.
     TermNumber
 );
 identifier!(

@@ -108,9 +108,9 @@ words!(
     Parting {
         /// The agent's session was lost during the crawl.
         Lost = "lost",
-        /// The agent's process restarted without the crawl.
+        /// The agent's process restarted, and did not continue the crawl.
         Restarted = "restarted",
-        /// The agent reconnected without the crawl.
+        /// The agent reconnected, and did not continue the crawl.
         Reconnected = "reconnected",
         /// The agent was enrolled again on another machine.
         Replaced = "replaced",
@@ -184,7 +184,7 @@ impl From<Unmeasured> for Fallback {
 /// The agent that was previously chosen for a task, and why the task is no longer at this agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
-    /// The agent's name at that time.
+    /// The agent's name at the time of the next choice.
     pub agent: String,
     pub how: Parting,
 }

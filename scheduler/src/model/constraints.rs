@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
-/// Maximum number of values in a list of constraints, and of tags of an agent. It is small, because
-/// the scheduler often compares all values with every agent.
+/// Maximum number of values in a list of constraints, and of tags of an agent. This maximum is
+/// small, because the scheduler often compares all values with every agent.
 pub const MAX_VALUES: usize = 16;
 /// Maximum length of a tag in bytes. Tags are short, because tables display them.
 const MAX_TAG: usize = 32;

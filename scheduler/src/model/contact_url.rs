@@ -9,8 +9,8 @@ use url::Url;
 /// Maximum length of a contact URL in bytes, because every request contains the URL.
 const MAX_LENGTH: usize = 200;
 
-/// An http or https URL with a host, or a mailto address. It is ASCII only, because it is part of
-/// an HTTP header.
+/// An http or https URL with a host, or a mailto address; ASCII only, because the URL is part of an
+/// HTTP header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContactUrl(String);
 

@@ -12,8 +12,8 @@ pub const MAX_AGENT: usize = 63;
 pub const MAX_BATCH: usize = 100;
 /// Maximum length of a one-line text in characters.
 pub const MAX_TEXT: usize = 100;
-/// Maximum length of a generated name. It is less than [`MAX_AGENT`], because a number may be
-/// appended.
+/// Maximum length of a generated name. This length is less than [`MAX_AGENT`], because a number may
+/// be appended.
 const LONGEST_FORMED: usize = 56;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -20,16 +20,17 @@ const MOST: u32 = i32::MAX.unsigned_abs();
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum recrawl interval. It is not shorter, because each round costs measurements, a choice of
-/// an agent and rows in the store.
+/// Minimum recrawl interval. A shorter interval is not allowed, because each round costs
+/// measurements, a choice of an agent and rows in the store.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of patterns in a list, because an agent compares each link with each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// Maximum length of a user-agent name, because every request contains it.
 /// Maximum number of discovered hosts per site.
 pub const MAX_HOSTS: u32 = 1_000;
+/// Maximum length of a user-agent name without its version, because every request contains the
+/// name.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 

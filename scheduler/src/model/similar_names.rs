@@ -7,7 +7,7 @@ const SUGGESTED: usize = 3;
 /// Maximum length of a name that is compared, in characters: the longest host name in DNS.
 const LONGEST: usize = 253;
 /// Maximum length, in characters, of a name for which [`respelled`] returns all names that are one
-/// edit away. For a name of this length, it returns about 3,200 names.
+/// edit away. For a name of this length, the function returns about 3,200 names.
 const LONGEST_EDITED: usize = 40;
 /// A name is near if it differs by at most one edit per this many characters.
 const CHARACTERS_PER_EDIT: usize = 3;

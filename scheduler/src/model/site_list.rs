@@ -5,8 +5,8 @@
 //! `latitude` and `longitude`, sets the order of the columns.
 //!
 //! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
-//! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
-//! number.
+//! byte-order mark and CRLF. The parser drops and counts duplicate sites, and reports invalid lines
+//! by number.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct SiteList {
     pub duplicates: usize,
     /// The first invalid lines, at most `COMPLAINTS` of them.
     pub rejected: Vec<Rejected>,
-    /// Number of further invalid lines.
+    /// Number of invalid lines that are not in `rejected`.
     pub unsaid: usize,
 }
 

@@ -41,8 +41,8 @@ impl SiteName {
         &self.0
     }
 
-    /// Splits the name into the scheme, if it has one, and the host. With a scheme, the host may
-    /// include a port.
+    /// Splits the name into the scheme, if it has one, and the host. If the name has a scheme, the
+    /// host may include a port.
     fn split(&self) -> (Option<&str>, &str) {
         match self.0.split_once("://") {
             Some((scheme, authority)) => (Some(scheme), authority),

@@ -43,7 +43,7 @@ impl TopK {
     /// Maximum K. A draw among more agents would include distant agents.
     pub const MOST: u8 = 99;
 
-    /// `None` for 0 and above [`Self::MOST`].
+    /// Returns `None` if `k` is 0 or greater than [`Self::MOST`].
     pub const fn new(k: u8) -> Option<Self> {
         if 1 <= k && k <= Self::MOST { Some(Self(k)) } else { None }
     }
