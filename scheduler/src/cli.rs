@@ -381,8 +381,8 @@ mod tests {
         pages(&mut command(), "landfall", &mut told);
         assert!(told.len() > 30);
         for (name, page) in &told {
-            // clap prints this heading if any value has its own help text. It then prints every
-            // flag in the long form of three or more lines.
+            // clap prints the heading `Possible values:` if any value has its own help text. It
+            // then prints every flag in the long form of three or more lines.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
             let alone = ["up", "serve", "simulate", "completions", "man"]
                 .iter()

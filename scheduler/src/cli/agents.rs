@@ -1,6 +1,6 @@
-//! `landfall agents`: changes tags. The module `enrol` makes tokens, `tokens` lists and revokes
-//! them, `list` lists agents, `show` shows one agent, `reach` shows which beacons agents reach,
-//! `drain` takes agents out of service, and `remove` removes them.
+//! `landfall agents`: this file adds and removes agents' tags. The module `enrol` makes tokens,
+//! `tokens` lists and revokes them, `list` lists agents, `show` shows one agent, `reach` shows
+//! which beacons agents reach, `drain` takes agents out of service, and `remove` removes them.
 
 pub(super) mod drain;
 pub(super) mod enrol;

@@ -34,7 +34,7 @@ const ZSH_FIRST: &str = "if [ \"$funcstack[1]\" = _landfall ]; then _clap_dynami
 /// Maximum number of batches requested, newest first.
 const MOST_BATCHES: u64 = 1000;
 
-/// Makes the whole command `landfall`.
+/// A function that builds clap's command `landfall` with all its subcommands.
 type Landfall = fn() -> clap::Command;
 
 #[derive(Debug, Args)]
@@ -69,8 +69,8 @@ pub(super) fn write_manual(landfall: clap::Command, folder: &Path) -> anyhow::Re
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments. An argument's identifier has the same meaning
-/// in all commands.
+/// Adds completions of names to flags and arguments. An argument is recognised by its clap
+/// identifier, which has the same meaning in all commands.
 fn with_names(command: clap::Command, landfall: Landfall) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {

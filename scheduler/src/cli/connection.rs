@@ -163,12 +163,13 @@ impl Client {
     }
 
     pub(super) fn fleet(&self) -> FleetServiceClient<AuthorizedChannel> {
-        // One message may contain thousands of agents or tokens.
+        // The size limit is raised, because one message may contain thousands of agents or tokens.
         FleetServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
     pub(super) fn embeddings(&self) -> EmbeddingServiceClient<AuthorizedChannel> {
-        // One message may contain the coordinates of thousands of agents.
+        // The size limit is raised, because one message may contain the coordinates of thousands of
+        // agents.
         EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
@@ -204,7 +205,8 @@ impl Client {
         let said = status.message().trim();
         match status.code() {
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),
-            // tonic's code for a broken connection depends on which side noticed the break first.
+            // Only `is_transport` recognises every broken connection, because tonic's code depends
+            // on which side noticed the break first.
             _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
@@ -243,7 +245,7 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
 }
 
 /// Connects to a scheduler. If other schedulers are known, also checks that this scheduler can
-/// serve requests. If it cannot, the caller should try another scheduler.
+/// serve requests. If this check fails, the caller should try another scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));

@@ -253,8 +253,8 @@ fn or(text: &str, nothing: &str) -> String {
     (if text.is_empty() { nothing } else { text }).to_owned()
 }
 
-/// Prints an election and the reasons for its choice. CSV, JSON lines and names contain only the
-/// landmarks.
+/// Prints an election and the reasons for its choice. In CSV, in JSON lines and with `--quiet`,
+/// prints only the landmarks.
 fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>) -> anyhow::Result<()> {
     let view = format.view();
     match format.format() {

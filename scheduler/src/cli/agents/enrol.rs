@@ -296,7 +296,8 @@ struct EnrolmentFields {
 impl Row for EnrolmentRow {
     const COLUMNS: &'static [Column<Self>] =
         &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
-    // A token is printed only once, so `--quiet` prints the tokens instead of the names.
+    // `--quiet` prints the tokens instead of the names, because a token cannot be printed again
+    // later.
     const NAMES: &'static str = "the tokens";
 
     fn name(&self, _: &View) -> String {

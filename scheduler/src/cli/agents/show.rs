@@ -26,8 +26,8 @@ pub(in crate::cli) async fn show(
     let ask = async |client: &Client| {
         let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.to_owned() }).await)?;
         let ways = match reach::rows(client, name.to_owned(), String::new()).await {
-            // The scheduler does not find removed agents, and older schedulers do not
-            // implement `show_reach`.
+            // These two errors are ignored: the agent may have been removed, or an older scheduler
+            // does not implement `show_reach`.
             Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
             asked => asked.map_err(|status| client.refusal(&status))?,
         };
@@ -153,8 +153,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The numbers of crawls, free slots and waiting outcomes that the agent itself reports. They
-/// differ from the scheduler's numbers while messages are in transit.
+/// The numbers of crawls, free slots and waiting outcomes that the agent itself reports. The
+/// agent's numbers differ from the scheduler's numbers while messages are in transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();

@@ -73,8 +73,8 @@ impl Asked {
     }
 }
 
-/// Converts the findings of the scheduler's status, and adds a good result for each subject
-/// without a finding.
+/// Converts the findings of the scheduler's status to check results, and adds a good result for
+/// each subject without a finding.
 fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     let mut results: Vec<CheckResult> = status.attention.iter().filter_map(finding).collect();
     let good = [
@@ -92,7 +92,8 @@ fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     results
 }
 
-/// Converts a finding; `None` for unreached beacons, about which [`reach`] reports more.
+/// Converts a finding to a check result; `None` for unreached beacons, about which [`reach`]
+/// reports more.
 fn finding(found: &Attention) -> Option<CheckResult> {
     let check = match found.kind() {
         AttentionKind::BeaconsUnreached => return None,
@@ -169,7 +170,7 @@ struct Beacon<'a> {
 
 impl Beacon<'_> {
     /// Every agent must be able to reach every landmark. Other agents may be behind address
-    /// translation, so an unreached beacon of such an agent is only a note.
+    /// translation, so their unreached beacons are only notes.
     fn is_wrong(&self) -> bool {
         !self.failed.is_empty() && self.agent.landmark
     }

@@ -180,7 +180,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("embedding export", embedding::Export::of);
     printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
-        // The generated policy and constraints would be out of bounds.
+        // The generated policy and constraints are removed, because their values are out of bounds.
         (shown.policy, shown.constraints) = (None, None);
         batches::ShownBatch::try_from(shown).unwrap()
     });

@@ -10,12 +10,13 @@ use super::{Format, FormatArgs, PrintedRow, Printer};
 use crate::app::exit::print;
 use crate::cli::connection::Client;
 
-/// Number of rows in a page, which is printed at once. The first page determines the widths of a
-/// table's columns.
+/// Number of rows that are formatted and printed together, as one page. The first page determines
+/// the widths of a table's columns.
 const PAGE: usize = 500;
 
-/// Prints the messages of a stream as rows. `row` converts a message to a row, and returns the
-/// number of rows that the limit omits after it. `none` is printed in place of an empty table.
+/// Prints the messages of a stream as rows. `row` converts a message to a row, and also returns the
+/// number of rows that the limit omits after this row. `none` is printed in place of an empty
+/// table.
 pub(in crate::cli) async fn print_rows<M, R: PrintedRow>(
     client: &Client,
     mut stream: Streaming<M>,

@@ -148,9 +148,9 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// The indentation of the continuation lines of `text`. In an indented line with a label and a
-/// value, separated by two or more blanks, it is the column of the value. In other lines, it is two
-/// more than the line's own indentation.
+/// The indentation of the continuation lines of `text`. If `text` is an indented line with a label
+/// and a value, separated by two or more blanks, the result is the column of the value. For other
+/// lines, the result is two more than the line's own indentation.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

@@ -1,4 +1,5 @@
-//! These flags select the crawls of a report, and the function `groups` converts its groups.
+//! The flags that select the crawls of a report, and the conversion of the properties by which the
+//! report's rows are grouped.
 
 use clap::Args;
 use landfall_proto::v1;

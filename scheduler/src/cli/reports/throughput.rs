@@ -191,7 +191,7 @@ fn bars(figures: &[f64]) -> String {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let bar = |figure: &f64| {
         let share = figure / most;
-        // The share in eighths, rounded up.
+        // The value's share of the largest value, in eighths, rounded up.
         let steps = (1u8..=8).find(|step| f64::from(*step) / 8.0 >= share).unwrap_or(8);
         if share > 0.0 { BARS.get(usize::from(steps - 1)).copied().unwrap_or(' ') } else { ' ' }
     };

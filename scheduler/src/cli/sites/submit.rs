@@ -35,7 +35,7 @@ use crate::model::site_list::{self, SiteList};
 const CHUNK: usize = 5_000;
 /// Maximum number of attempts to submit a list, including the first.
 const ATTEMPTS: u32 = 3;
-/// The pause before the second attempt. It doubles with each further attempt.
+/// The pause before the second attempt. The pause doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits a list, and then follows the batch if requested.
