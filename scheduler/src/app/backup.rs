@@ -72,7 +72,8 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let made = tokio::select! {
         made = make(&wanted, &data_dir, secrets, &database.options) => made,
         () = interrupted.cancelled() => {
-            // If the writer is still running, it continues to write to the deleted file.
+            // If a thread is still writing the backup, it continues to write to the deleted file,
+            // which is harmless.
             drop(fs::remove_file(temporary(&wanted.file)));
             Err(ended(Code::Interrupted, format!("interrupted: {} was not written", wanted.file.display())))
         }

@@ -18,7 +18,7 @@ use crate::wake::Wakes;
 
 /// The name of the [`ClientFile`] in the data directory.
 pub const CLIENT_FILE: &str = "client.toml";
-/// Interval at which the data directory is checked for a new operator's token.
+/// Interval at which the data directory is checked for a new token of the operator.
 const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
 /// The data that a command needs to connect to a scheduler.

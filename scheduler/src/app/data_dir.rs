@@ -1,8 +1,8 @@
 //! The data directory of one scheduler, which only one process can use at a time.
 //!
-//! `LOCK_FILE` is locked while the [`DataDir`] exists; the kernel releases the lock however the
-//! process ends. The same file marks a directory as Landfall's. A directory without the mark is
-//! refused unless it is empty.
+//! `LOCK_FILE` is locked while the [`DataDir`] exists. When the process ends for any reason, the
+//! kernel releases the lock. The same file marks a directory as Landfall's. A directory without
+//! this file is refused, unless it is empty or contains only copied secrets.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -166,8 +166,8 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
 }
 
-/// Makes the folder's owner the owner of a file written by root. Otherwise the service could not
-/// read the file.
+/// Makes the folder's owner the owner of a file written by root, because the service cannot read
+/// root's files.
 fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

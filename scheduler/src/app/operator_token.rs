@@ -29,7 +29,7 @@ pub enum Precedence {
 /// Returns the operator's token, which is made at the first start.
 ///
 /// # Errors
-/// When the file or the database cannot be used. Also when this data directory lacks the token that
+/// When the file or the database cannot be used, or when this data directory lacks the token that
 /// another scheduler of the database made.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);

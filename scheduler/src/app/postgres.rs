@@ -37,8 +37,8 @@ use crate::machine::disk;
 const DATABASE: &str = "landfall";
 /// The cluster's folder in a data directory.
 const CLUSTER: &str = "postgres";
-/// Minimum number of free bytes. With fewer, the server may stop, because it writes its write-ahead
-/// log in files of 16 MB.
+/// Minimum number of free bytes. If fewer bytes are free, the server may stop, because it writes
+/// its write-ahead log in files of 16 MB.
 pub(crate) const LEAST_ROOM: u64 = 32 << 20;
 /// The oldest major version that works: the log of events needs `pg_current_xact_id`.
 pub(crate) const OLDEST_MAJOR: u32 = 13;

@@ -95,7 +95,7 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
 /// The parts of the process. Each part returns its name and the result with which it ended.
 type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// The trigger of a background job. It also gives the job's name and role.
+/// The trigger of a background job, which also gives the job's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
     /// The job runs when its signal comes, and after its period.
@@ -150,14 +150,14 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
-        // This job tries to keep one waiting task for each slot. So a slot can become idle between
-        // two passes only if its crawl is shorter than this period.
+        // The job `balance` tries to keep one waiting task for each slot. Therefore, a slot can
+        // become idle between two passes only if its crawl is shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), Balance::new, Balance::run_once;
-        // A query for a batch's totals itself adds the changes that this job has not added yet. So
-        // a longer period makes such queries slower, but not wrong.
+        // A query for a batch's totals itself adds the changes that the job `totals` has not added
+        // yet. Therefore, a longer period makes these queries slower, but not wrong.
         Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;
-        // This pass is a cheap query that usually finds nothing, because the recrawl interval of a
-        // batch is an hour or more.
+        // A pass of the job `recrawl` is a cheap query that usually finds nothing, because the
+        // recrawl interval of a batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Rows are kept for days, so it does not matter if they are deleted minutes late.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;

@@ -1,4 +1,4 @@
-//! The scheduler's own certificate authority. It is used unless the scheduler listens on loopback.
+//! The scheduler's own certificate authority. The scheduler uses TLS unless it listens on loopback.
 //!
 //! The authority is made once, in `DIR/tls`. It is valid for ten years, because agents pin the
 //! SHA-256 of its certificate: after a replacement, every agent must be enrolled again. The
@@ -37,7 +37,8 @@ mod validity;
 
 pub(in crate::app) use validity::validity;
 
-/// The name in every server certificate. Clients verify it, whatever address they use.
+/// The name in every server certificate. Clients verify this name, whatever address they connect
+/// to.
 pub const DOMAIN: &str = "landfall-scheduler";
 /// File names of the authority's certificate and key.
 pub(in crate::app) const CA: &str = "ca.pem";
@@ -46,8 +47,8 @@ pub(in crate::app) const CA_KEY: &str = "ca.key";
 const CA_YEARS: u32 = 10;
 /// Validity of a server certificate in years.
 const SERVER_YEARS: u32 = 1;
-/// Remaining validity at which a new server certificate is issued. It is a third of the validity,
-/// which leaves time to fix problems.
+/// Remaining validity at which a new server certificate is issued. A third of the validity leaves
+/// time to fix problems.
 pub(in crate::app) const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
 /// Interval at which the certificate is checked.
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
@@ -162,7 +163,7 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;
     let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
-    // The key is written before the certificate. Otherwise agents could pin a certificate whose key
+    // The key is written before the certificate, so that agents never pin a certificate whose key
     // was lost.
     if !ca_path.exists() {
         let key = KeyPair::generate().context("make the authority's key")?;

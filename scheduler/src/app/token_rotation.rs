@@ -10,7 +10,8 @@ use crate::app::operator_token::TOKEN_FILE;
 use crate::machine::secret::{Secret, SecretHash};
 
 /// A new token that will replace the present one. The new token is first written to a separate
-/// file. So it is not lost if the command fails after the database has stored the token's hash.
+/// file, so that it is not lost if the command fails after the database has stored the token's
+/// hash.
 #[derive(Debug)]
 pub struct Successor {
     token: Secret,
@@ -50,7 +51,7 @@ impl Successor {
     }
 
     /// Replaces the former token with the new one in all files that contain it, and returns these
-    /// files. If this fails, the new token is still in the file that `beside` returns.
+    /// files. After an error, the new token is still in the file that `beside` returns.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();

@@ -1,9 +1,9 @@
 //! `landfall up` and `landfall serve`: prepare everything that [`crate::run()`] needs.
 //!
-//! The order matters. Cheap steps that often fail come first (configuration, data directory, port),
-//! then Postgres, then the operator's token. The file `client.toml`, which tells commands how to
-//! reach the scheduler, is written once the scheduler can answer. At shutdown, the scheduler ends
-//! its services and jobs before Postgres stops.
+//! The order of the steps matters. Cheap steps that often fail come first (configuration, data
+//! directory, port), then Postgres, then the operator's token. The file `client.toml`, which tells
+//! commands how to reach the scheduler, is written once the scheduler can answer. At shutdown, the
+//! scheduler ends its services and jobs before Postgres stops.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

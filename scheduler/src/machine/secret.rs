@@ -1,7 +1,8 @@
 //! Secrets: the operator's token, enrolment tokens, and the credentials of agents.
 //!
-//! A secret is 256 random bits from the operating system, in hexadecimal. It is shown once, and
-//! only its SHA-256 is stored. A secret cannot be guessed, so a plain hash without salt is enough.
+//! A secret is 256 random bits from the operating system, in hexadecimal. A secret is shown once,
+//! and only its SHA-256 is stored. A secret cannot be guessed, so a plain hash without salt is
+//! enough.
 
 use std::fmt;
 use std::fs::File;

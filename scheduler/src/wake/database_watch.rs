@@ -5,8 +5,8 @@
 //! query, because only the server itself enforces statement time-outs.
 //!
 //! Therefore one connection queries the database every second. If an answer takes longer than
-//! `PATIENCE`, the database counts as silent until the next answer. Meanwhile, requests are
-//! refused, sessions end, and background jobs abandon their passes.
+//! `PATIENCE`, the database counts as silent until the next answer. While the database is silent,
+//! requests are refused, sessions end, and background jobs abandon their passes.
 //!
 //! It is unknown whether interrupted work was committed. Submissions and outcomes have unique keys,
 //! so a repeated submission or outcome is recognised and has no further effect.

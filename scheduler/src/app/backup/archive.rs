@@ -1,6 +1,7 @@
 //! The file of a backup: a tar whose first entry is the manifest. The last entry contains the
-//! SHA-256 sums of all other entries, in the format of `sha256sum -c`. So truncation is detected,
-//! and people can inspect a backup with standard tools.
+//! SHA-256 sums of all other entries, in the format of `sha256sum -c`. A truncated file lacks the
+//! last entry, so truncation is detected. People can inspect and verify a backup with standard
+//! tools.
 //!
 //! The file is written and read as a stream. Only an entry's header is written after the entry's
 //! content, because the header contains the content's length.

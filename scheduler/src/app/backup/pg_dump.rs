@@ -14,7 +14,7 @@ use crate::app::postgres::Tool;
 
 /// The Postgres schema that contains Landfall's tables.
 pub(super) const SCHEMA: &str = "public";
-/// At this level, compression uses a third of a core. The default level uses six times as much
+/// At level 1, compression uses a third of a core. The default level uses six times as much
 /// processor time, and its output is only a tenth smaller.
 const COMPRESSION: &str = "--compress=1";
 /// The dump runs at lower priority than the scheduler.
@@ -42,7 +42,7 @@ impl Libpq {
             ("PGDATABASE", options.get_database().unwrap_or(options.get_username()).into()),
             ("PGAPPNAME", "landfall backup".into()),
         ];
-        // sqlx provides the other options only as a URL.
+        // sqlx provides the password and the TLS options only as parts of a URL.
         let url = options.to_url_lossy();
         variables.extend(password(&url).map(|password| ("PGPASSWORD", password.into())));
         for (key, value) in url.query_pairs() {
@@ -104,7 +104,8 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let (said, errors) = said()?;
     let mut command = libpq.command(tool);
     command.env("PGOPTIONS", OF_RESTORES).args(["--format=custom", "--single-transaction", "--dbname"]);
-    // `pg_restore` connects only with this option, and the name of the database is no secret.
+    // `pg_restore` connects to a database only if `--dbname` is given. The name of the database is
+    // no secret.
     command.args(libpq.0.iter().find(|(name, _)| *name == "PGDATABASE").map(|(_, value)| value));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(errors);
     let mut child = command.spawn().context("start pg_restore")?;

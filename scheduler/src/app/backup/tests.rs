@@ -134,7 +134,8 @@ async fn bad_files_change_nothing(base: &Path) {
     let told = refused(into(base, "never", "none.tar")).await;
     assert!(told.contains("none.tar: open it: No such file"), "{told}");
     assert!(!base.join("never").exists(), "nothing is made for what cannot be restored");
-    // The server's version is known only after the server has started.
+    // This restore fails late, because the server's version is known only after the server has
+    // started.
     with_manifest(&whole, &bad, |manifest| manifest["postgres"] = 99.into());
     let told = refused(into(base, "undone", "bad.tar")).await;
     assert!(told.contains("the backup is of Postgres 99, but the server is Postgres"), "{told}");
@@ -189,7 +190,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     at("used").connect().await.unwrap().execute("create table theirs ()").await.unwrap();
     let told = refused(restore_into("used")).await;
     assert!(told.contains("the database is not empty"), "{told}");
-    // A restore that was killed leaves a database in this state.
+    // `restores::begin` alone leaves the database in the same state as a restore that was killed.
     let mut cut = at("cut").connect().await.unwrap();
     restores::begin(&mut cut).await.unwrap();
     let told = refused(restore_into("cut")).await;

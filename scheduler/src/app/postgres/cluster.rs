@@ -75,13 +75,13 @@ pub(super) fn found(cluster: &Path, account: &Account) -> Result<Found, Postgres
 
 /// Initialises the cluster if it is missing. If it exists, checks its owner.
 ///
-/// A new cluster is made in a temporary folder, which gets its final name at the end. So a crash
-/// leaves no incomplete cluster.
+/// A new cluster is made in a temporary folder, which gets its final name at the end, so that a
+/// crash leaves no incomplete cluster.
 pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
     match found(cluster, account)? {
         Found::Cluster => return Ok(()),
         Found::EmptyFolder => {
-            // This call removes only an empty directory.
+            // `remove_dir` fails if the directory is not empty.
             fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
         }
         Found::Nothing => {}
@@ -167,9 +167,9 @@ fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
 /// The PID of the server that `postmaster.pid` names; `None` if that server is not running.
 ///
 /// After a reboot another process may have the same PID, and Postgres would refuse to start while
-/// that process runs. In this case the file is removed. Two servers still cannot use the cluster at
-/// the same time, because Postgres also checks whether the shared memory of a previous server is in
-/// use.
+/// that process runs. Therefore the file is removed if its PID belongs to another process. Two
+/// servers still cannot use the cluster at the same time, because Postgres also checks whether the
+/// shared memory of a previous server is in use.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     match pid_file(cluster)? {
         PidFile::Over => return Ok(None),
@@ -193,7 +193,8 @@ pub(super) enum SocketDir {
 }
 
 impl SocketDir {
-    /// Makes an empty folder that only the account may enter. Call it only while no server runs.
+    /// Makes an empty folder that only the account may enter. Call this function only while no
+    /// server runs.
     pub(super) fn make(data_dir: &Path, account: &Account) -> anyhow::Result<Self> {
         let kept = data_dir.join("run");
         if fits(&kept) {

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 
 use super::account::Account;
 
-/// Maximum time for the server to start. It is enough even after a crash, when the server replays
-/// up to `max_wal_size` of its log.
+/// Maximum time for the server to start. This time is enough even after a crash, when the server
+/// replays up to `max_wal_size` of its log.
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
 /// next start recovers the data.
