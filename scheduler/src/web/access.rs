@@ -1,8 +1,8 @@
 //! The checks that every request must pass: who may read a page, and who may change something.
 //!
 //! Requests that change something must come from a page of the same origin, and must contain the
-//! code from that page's forms. On loopback, only requests to local names are served. Otherwise a
-//! page of another origin could read the dashboard through a name that resolves to 127.0.0.1 (DNS
+//! code from that page's forms. On loopback, only requests to local names are served, so that no
+//! page of another origin can read the dashboard through a name that resolves to 127.0.0.1 (DNS
 //! rebinding).
 
 use std::net::{IpAddr, SocketAddr};

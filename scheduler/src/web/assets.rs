@@ -19,8 +19,8 @@ const FILES: [(&str, &str, &str); 3] = [
 
 pub(super) async fn serve(Path(file): Path<String>) -> Response {
     match FILES.iter().find(|(name, ..)| *name == file) {
-        // Browsers must ask the server each time, because another version of the program may have
-        // different files.
+        // Browsers must ask the server each time whether a cached file is still valid, because
+        // another version of the program may have different files.
         Some((_, kind, text)) => {
             (StatusCode::OK, [(CONTENT_TYPE, *kind), (CACHE_CONTROL, "no-cache")], *text).into_response()
         }

@@ -12,8 +12,8 @@ pub(super) enum Visitor {
     Operator(FormCode),
 }
 
-/// The code in the forms of a signed-in operator. It is empty for callers that send the
-/// token itself.
+/// The code in the forms of a signed-in operator. The code is empty for callers that send the token
+/// itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FormCode(pub(super) String);
 

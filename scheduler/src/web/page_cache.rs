@@ -10,7 +10,7 @@ use super::page_name::PageName;
 
 /// Maximum number of pages that are kept, and of pages that are watched at once.
 pub(super) const MOST_PAGES: usize = 50;
-/// A page that takes less time to draw than this is drawn at every request.
+/// A page that is drawn in less than this time is not kept, but drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
 /// A slow page is kept for its drawing time multiplied by this number, so that drawing a page takes
 /// at most half a per cent of a core.

@@ -2,7 +2,7 @@
 //!
 //! A browser signs in with the operator's token and gets a cookie. The cookie contains its expiry
 //! time, a random number, and a message authentication code over the time and the number. The key
-//! of the code is the stored hash of the token. So every scheduler of the database can check the
+//! of the code is the stored hash of the token, so every scheduler of the database can check the
 //! cookie, although no cookie is stored. The cookie becomes invalid when the token does. Forms
 //! contain a second code, computed from the cookie.
 
