@@ -1,7 +1,7 @@
 //! Sends traces to a collector with OTLP over HTTP, in JSON.
 //!
 //! Each task has one trace. The identifiers of the trace and of its spans are derived from the
-//! task's id. So the scheduler and the agents can add spans to the same trace without sending each
+//! task's id, so the scheduler and the agents can add spans to the same trace without sending each
 //! other identifiers. The number of spans that wait to be sent is limited. If the collector is slow
 //! or cannot be reached, spans are dropped, and the program's other work is not delayed.
 

@@ -109,7 +109,7 @@ fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     build.compile_fds(descriptors).unwrap();
 }
 
-/// Removes source positions. Otherwise each edit of a .proto file would change the whole generated
+/// Removes source positions, so that an edit of a .proto file does not change the whole generated
 /// file.
 fn without_source(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
     descriptors.file.iter_mut().for_each(|file| file.source_code_info = None);
