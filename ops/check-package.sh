@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Tests the packages in target/package as an operator would use them, in fresh Debian roots without
 # systemd: the scheduler's package in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls
-# local sites, and removes the agent's package during a crawl, after which its leases must be
-# returned. Then installs the package again, resumes the crawls, upgrades, and purges both packages.
-# Prints the duration of the steps.
+# local sites, and removes the agent's package during a crawl, after which the agent must have
+# returned its leases. Then installs the package again, resumes the crawls, upgrades, and purges
+# both packages. Prints the duration of the steps.
 #
 # Everything runs in new namespaces (network, processes, mounts), which disappear when the script
 # ends. debootstrap makes the roots once, in target/roots. It downloads about 150 MB and takes two
@@ -65,7 +65,8 @@ scheduler_root() {
     chroot "$work/scheduler/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# Waits until a command succeeds. It polls too rarely to measure time.
+# Waits until a command succeeds. Runs the command again after a pause of 0.1 s, so the times that
+# this script measures are not exact.
 until_so() { # SECONDS WHAT COMMAND...
     local seconds=$1 what=$2 end
     shift 2

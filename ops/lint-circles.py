@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fails if files of a crate need each other: if A uses a name defined in B, and B, directly or
-through other files, one defined in A. Comments, strings and tests are not read, nor is `pub use`,
-with which a module only passes a name on.
+"""Fails if files of a crate need each other: if file A uses a name defined in file B, and B uses,
+directly or through other files, a name defined in A. Comments, strings and tests are not read, nor
+is `pub use`, with which a module only passes a name on.
 
   ops/lint-circles.py              check this repository
   ops/lint-circles.py --self-test  show that the check can fail

@@ -6,7 +6,7 @@
 # identical.
 #
 #   ops/package.sh                    for amd64 and arm64, into target/package
-#   ops/package.sh --arch amd64       for one of them
+#   ops/package.sh --arch amd64       for amd64 only
 #   ops/package.sh --version          only print the binaries' and the packages' versions
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -105,8 +105,8 @@ build() { # ARCH
         strip=${rust%%-*}-linux-gnu-strip
         export "CARGO_TARGET_${variable^^}_LINKER=$compiler"
     fi
-    # Replace the source paths of the build machine. They would be published, and builds on other
-    # machines would differ.
+    # Replace the source paths of the build machine, which would be published, and would make builds
+    # on other machines differ.
     cflags="-ffile-prefix-map=$PWD=/landfall -ffile-prefix-map=$cargo_home=/cargo"
     export "CC_$variable=$compiler" "CFLAGS_$variable=$cflags"
     RUSTFLAGS="--remap-path-prefix=$PWD=/landfall --remap-path-prefix=$cargo_home=/cargo" SQLX_OFFLINE=true \
@@ -118,8 +118,8 @@ build() { # ARCH
     done
 }
 
-# Writes the manual and the shell completions with the binaries for this machine. They are the same
-# for every architecture.
+# Writes the manual and the shell completions with the binaries for this machine. These pages are
+# the same for every architecture.
 write_pages() {
     local host package share
     host=$(dpkg --print-architecture)

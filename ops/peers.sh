@@ -5,7 +5,7 @@
 # wget2 is installed below the target folder.
 #
 #   ops/peers.sh                install what is missing
-#   ops/peers.sh --only scrapy  install only this one: spider, wget2 or scrapy
+#   ops/peers.sh --only scrapy  install only one of spider, wget2 and scrapy
 #   ops/peers.sh --dry-run      only print what is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -25,7 +25,7 @@ if [ -z "$bin" ] || [ ! -x "$bin/initdb" ]; then
     exit 1
 fi
 
-# Postgres refuses to run as root. So root starts it as the user of Debian's package.
+# Postgres refuses to run as root, so root starts it as the user of Debian's package.
 as_server=()
 if [ "$(id -u)" = 0 ]; then
     as_server=(setpriv --reuid=postgres --regid=postgres --init-groups --)

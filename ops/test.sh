@@ -23,8 +23,9 @@ room_kb=$((4 << 20))
 
 # --lane PACKAGES TARGETS ARGUMENTS... runs the tests of these packages in these targets, which are
 # options of cargo. Every lane builds the whole workspace, because for a part of it, cargo would
-# compile dependencies with other features. So cargo calls this script with --of PACKAGES to start
-# an executable, which runs only if its package is one of these.
+# compile dependencies with other features. To leave out the other packages, cargo starts each
+# executable through this script with --of PACKAGES, which runs the executable only if its package
+# is one of PACKAGES.
 if [ "${1-}" = --lane ]; then
     packages=$2
     read -ra targets <<<"$3"
@@ -105,9 +106,10 @@ trap clean_up EXIT
 # If Scrapy, from PyPI, or the browser's library, from npm, cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy &
 ops/browser.sh &
-# The scheduler's unit tests take longest to compile. In one command, cargo would compile them last,
-# and one processor would idle meanwhile. The lab depends on all crates, so that dependencies get
-# the same features as in the whole workspace.
+# The scheduler's unit tests take longest to compile, so the first command compiles them. A single
+# command would compile them last, and one processor would idle meanwhile. The first command also
+# compiles the lab, which depends on all crates, so that dependencies get the same features as in
+# the whole workspace.
 cargo test -p landfall-lab -p landfall-scheduler --no-run --lib && cargo test --workspace --no-run --lib --test '*' || status=$?
 wait
 built=$SECONDS

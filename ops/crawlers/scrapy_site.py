@@ -30,7 +30,8 @@ class Site(CrawlSpider):
     bytes = 0
 
     async def start(self):
-        # Scrapy's own start request does not count as seen, so a link would fetch the page again.
+        # Scrapy's own start request does not count as seen, so a link to the start page would fetch
+        # it again.
         yield Request(self.url)
 
     def parse_start_url(self, response):
@@ -39,7 +40,7 @@ class Site(CrawlSpider):
     def parse_page(self, response):
         Site.pages += 1
         Site.bytes += len(response.body)
-        # The site must not choose the names of files.
+        # A file's name is a hash of the URL, because the site must not choose the names of files.
         Path(hashlib.sha256(response.url.encode()).hexdigest()[:32]).write_bytes(response.body)
 
 

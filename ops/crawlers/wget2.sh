@@ -7,8 +7,8 @@
 # permit. Otherwise wget2 resolves the site's name itself.
 set -u
 
-# This file is outside the output folder, because the site chooses the names of files in that
-# folder.
+# The log of requests is outside the output folder, because the site chooses the names of files in
+# that folder.
 requests=../requests.csv
 
 set -- --wait="$LANDFALL_REQUEST_INTERVAL_SECONDS" --max-threads=1 --tries=1 \
