@@ -84,7 +84,7 @@ class Scheduler:
 
     def ask(self, call, make_request, repeatable=False):
         """Yields the answers of a call. While the scheduler is away, sends the request again. After
-        the first answer of a stream, does so only if the call is `repeatable`.
+        the first answer of a stream, sends it again only if the call is `repeatable`.
         """
         away_since = None
         answered = False
