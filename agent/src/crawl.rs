@@ -27,9 +27,9 @@ pub use politeness::RateState;
 pub use politeness::path_filter::PathFilter;
 pub use politeness::robots::RobotsCache;
 
+use crate::clock;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
-use crate::session::clock;
 use crate::warc::Recorder;
 use budget::Ledger;
 use fetch::site_address::SiteAddress;

@@ -26,6 +26,7 @@ use crate::session::work::Work;
 
 mod beacon;
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod crawl;
 mod disk;

@@ -15,8 +15,8 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use landfall_proto::metrics::{self, MetricsText, label};
 
+use crate::clock;
 use crate::disk::free_space::DiskSpace;
-use crate::session::clock;
 
 pub(crate) const PATH: &str = "/metrics";
 /// Maximum number of values of a label.

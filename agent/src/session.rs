@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
+use crate::clock::BootTime;
 use crate::disk::lease_key::LeaseKey;
 use crate::metrics::{METRICS, MessageDirection};
 use crate::session::backoff::{Backoff, UNHURRIED};
-use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
 use convert::leases;
 use event::WorkEvent;
@@ -33,7 +33,6 @@ use outgoing::OutgoingQueue;
 use work::Work;
 
 pub(crate) mod backoff;
-pub(crate) mod clock;
 mod convert;
 mod deadline;
 pub(crate) mod endpoint;

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
+use crate::clock as clocks;
 use crate::config::{Config, ExecConfig};
 use crate::crawl::external::program;
 use crate::disk::free_space;
@@ -23,7 +24,7 @@ use crate::net::dns::DnsError;
 use crate::session::endpoint::endpoint;
 use crate::session::scheduler_url::SchedulerUrl;
 use crate::session::schedulers::Schedulers;
-use crate::session::{bearer, clock as clocks, unreached};
+use crate::session::{bearer, unreached};
 
 /// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);

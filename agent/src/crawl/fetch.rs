@@ -23,12 +23,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
 use super::{Blocker, Trouble};
+use crate::clock;
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::metrics::METRICS;
 use crate::net::guard::ResolveError;
 use crate::net::request_context::RequestContext;
-use crate::session::clock;
 use crate::session::unreached::{causes, innermost};
 use crate::warc::Recorder;
 use connect_delay::ConnectDelay;

@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::convert::leases;
 use super::event::WorkEvent;
 use super::own_or_external::{Crawler, LeasedCrawl};
+use crate::clock;
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::lease_key::LeaseKey;
 use crate::disk::outbox::OutcomeWriter;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
-use crate::session::clock;
 
 pub(super) struct LeaseCrawl {
     pub(super) crawl: LeasedCrawl,

@@ -23,6 +23,7 @@ use super::event::WorkEvent;
 use super::leased_crawl::{LeaseCrawl, panic_message};
 use super::own_or_external::{Crawler, LeasedCrawl, OwnCrawler};
 use super::permits::{self, PermitRequests};
+use crate::clock::{self, BootTime};
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::{FullestDisk, LimitedDisk};
@@ -31,7 +32,6 @@ use crate::disk::outbox::Outbox;
 use crate::metrics::{CrawlResult, METRICS, WorkState};
 use crate::net::request_context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
-use crate::session::clock::{self, BootTime};
 use crate::warc::Store;
 
 mod measurement_orders;

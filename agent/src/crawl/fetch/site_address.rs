@@ -16,10 +16,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
+use crate::clock::BootTime;
 use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::net::request_context::RequestContext;
-use crate::session::clock::BootTime;
 
 /// Requests a permit for an address from the scheduler. The future stays pending while the
 /// scheduler is unreachable.

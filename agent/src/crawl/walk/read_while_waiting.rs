@@ -43,7 +43,7 @@ impl StepState<'_> {
         totals.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let PolitenessState { turned_away, in_a_row, pause } = politeness_state;
         (totals.turned_away, totals.failed_in_a_row) = (turned_away, in_a_row);
-        totals.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::session::clock::wall() + pause) };
+        totals.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::clock::wall() + pause) };
         self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
 
