@@ -14,6 +14,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status, Streaming};
 
 use crate::metrics::SessionFailure;
+use crate::net::error_causes::innermost;
 use crate::session::endpoint::endpoint;
 use crate::session::scheduler_url::SchedulerUrl;
 use crate::session::schedulers::Schedulers;
@@ -135,7 +136,7 @@ pub(super) fn refused_or_broken(status: &Status) -> SessionEnd {
             SessionEnd::Refused(status.message().to_owned())
         }
         Code::Aborted => SessionEnd::Superseded(status.message().to_owned()),
-        _ if std::error::Error::source(status).is_some() => SessionEnd::Broken(unreached::innermost(status)),
+        _ if std::error::Error::source(status).is_some() => SessionEnd::Broken(innermost(status)),
         _ => SessionEnd::Broken(status.message().to_owned()),
     }
 }

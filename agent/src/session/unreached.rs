@@ -1,11 +1,11 @@
 //! Explains, for messages, why a scheduler cannot be reached.
 
 use std::error::Error;
-use std::iter::successors;
 
 use landfall_proto::peer;
 use tonic::Status;
 
+use crate::net::error_causes::innermost;
 use crate::session::scheduler_url::SchedulerUrl;
 
 /// Why the connection failed.
@@ -24,14 +24,4 @@ pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> Str
 
 fn foreign_server(stranger: peer::Stranger) -> String {
     format!("the server there is not a scheduler of this fleet: {stranger}")
-}
-
-pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    successors(Some(error), |&cause| cause.source())
-}
-
-/// The message of the last error in the chain of causes. The errors before it say only
-/// "transport error".
-pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
-    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

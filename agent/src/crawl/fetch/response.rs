@@ -17,7 +17,7 @@ use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use super::timeouts::Timeouts;
 use crate::crawl::politeness;
 use crate::metrics::METRICS;
-use crate::session::unreached::innermost;
+use crate::net::error_causes::innermost;
 use crate::warc::{Recording, Truncated};
 
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
