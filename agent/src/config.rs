@@ -14,14 +14,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::net::dns::{NoNameServers, Resolver};
 use crate::net::guard::parse_network;
 use crate::net::user_agent::UserAgent;
-use crate::session::schedulers::Schedulers;
 
 pub use error::ConfigError;
 pub use exec::ExecConfig;
+pub use scheduler_url::{BadSchedulerUrl, SchedulerUrl};
 pub use store::StoreConfig;
 
 mod error;
 mod exec;
+mod scheduler_url;
 mod store;
 
 pub const FILE: &str = "agent.toml";
@@ -36,7 +37,7 @@ const DNS_PORT: u16 = 53;
 pub struct Config {
     /// The scheduler's URL: `https://host:port`, or `http://` on loopback. May be a list of URLs of
     /// schedulers, any of which can serve the agent.
-    #[serde(with = "crate::session::schedulers")]
+    #[serde(with = "scheduler_url")]
     pub scheduler: Vec<String>,
     /// The certificate (PEM) of the authority that signed the scheduler's certificate; required for
     /// https.
@@ -248,11 +249,11 @@ impl Config {
             return invalid("store.max_file_bytes", format!("{max_file_bytes} is not in 1 MiB to 10 GiB"));
         }
         self.exec.as_ref().map_or(Ok(()), ExecConfig::validate)?;
-        let schedulers = match Schedulers::try_new(&self.scheduler) {
+        let schedulers = match SchedulerUrl::parse_all(&self.scheduler) {
             Ok(schedulers) => schedulers,
             Err(error) => return invalid("scheduler", error.to_string()),
         };
-        if schedulers.configured().iter().any(|scheduler| scheduler.tls) && self.ca.is_none() {
+        if schedulers.iter().any(|scheduler| scheduler.tls) && self.ca.is_none() {
             return invalid(
                 "ca",
                 "an https scheduler requires the authority that signed its certificate (PEM)".to_owned(),

@@ -44,7 +44,6 @@ mod opening;
 mod outgoing;
 mod own_or_external;
 mod permits;
-pub(crate) mod scheduler_url;
 pub(crate) mod schedulers;
 pub(crate) mod unreached;
 pub mod work;

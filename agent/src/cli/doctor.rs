@@ -17,13 +17,11 @@ use tonic::transport::Channel;
 use tonic::{Code, Request};
 
 use crate::clock as clocks;
-use crate::config::{Config, ExecConfig};
+use crate::config::{Config, ExecConfig, SchedulerUrl};
 use crate::crawl::external::program;
 use crate::disk::free_space;
 use crate::net::dns::DnsError;
 use crate::session::endpoint::endpoint;
-use crate::session::scheduler_url::SchedulerUrl;
-use crate::session::schedulers::Schedulers;
 use crate::session::{bearer, unreached};
 
 /// Time limit for a response from the scheduler or the beacon.
@@ -114,9 +112,9 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         }
     };
     let mut check = None;
-    // `try_new` never fails here, because the URLs were checked when the configuration was read.
-    let configured = Schedulers::try_new(&config.scheduler);
-    for scheduler in configured.iter().flat_map(Schedulers::configured) {
+    // Parsing never fails here, because the URLs were checked when the configuration was read.
+    let configured = SchedulerUrl::parse_all(&config.scheduler);
+    for scheduler in configured.iter().flatten() {
         let (url, channel) = (&scheduler.url, connect(config, scheduler, ca.as_deref()).await);
         let channel = match channel {
             Ok(channel) => channel,

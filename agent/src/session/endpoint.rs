@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-use crate::session::scheduler_url::SchedulerUrl;
+use crate::config::SchedulerUrl;
 
 /// The name in the scheduler's certificate. It does not depend on the scheduler's address.
 pub const DOMAIN: &str = "landfall-scheduler";

@@ -22,11 +22,9 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
-use crate::config::{Config, FILE};
+use crate::config::{Config, FILE, SchedulerUrl};
 use crate::disk::folder;
 use crate::session::endpoint::{CONNECT_TIMEOUT, DOMAIN, endpoint};
-use crate::session::scheduler_url::SchedulerUrl;
-use crate::session::schedulers::Schedulers;
 use crate::session::unreached;
 pub use enrolment::Enrolment;
 pub use error::EnrolError;
@@ -45,12 +43,12 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     if file.exists() && !enrolment.force {
         return Err(EnrolError::Enrolled(enrolment.dir.clone()));
     }
-    let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
+    let schedulers = SchedulerUrl::parse_all(&enrolment.schedulers)?;
     // A token works only once, so everything else that can fail is tried first.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
     let existing = ExistingSettings::read(&file)?;
-    let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
+    let with_ca = schedulers.iter().any(|scheduler| scheduler.tls);
     // Check the configuration before using the token. Placeholders replace the scheduler's
     // response.
     let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
@@ -83,11 +81,11 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
 
 /// Connects to the first scheduler that responds. Returns this scheduler and its authority (PEM).
 async fn reach<'a>(
-    schedulers: &'a Schedulers,
+    schedulers: &'a [SchedulerUrl],
     fingerprint: Option<&str>,
 ) -> Result<(&'a SchedulerUrl, Option<String>, Channel), EnrolError> {
     let mut failed = EnrolError::NoFingerprint;
-    for scheduler in schedulers.configured() {
+    for scheduler in schedulers {
         let connected = async {
             let ca = match (fingerprint, scheduler.tls) {
                 (_, false) => None,

@@ -13,10 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status, Streaming};
 
+use crate::config::SchedulerUrl;
 use crate::metrics::SessionFailure;
 use crate::net::error_causes::innermost;
 use crate::session::endpoint::endpoint;
-use crate::session::scheduler_url::SchedulerUrl;
 use crate::session::schedulers::Schedulers;
 use crate::session::unreached;
 

@@ -4,9 +4,7 @@
 //! agent moves on to the next URL. URLs that a scheduler reports come after the configured URLs,
 //! and are kept only in memory.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::session::scheduler_url::{BadSchedulerUrl, SchedulerUrl};
+use crate::config::{BadSchedulerUrl, SchedulerUrl};
 
 /// Maximum number of reported URLs to keep. One database cannot serve this many schedulers.
 const MOST: usize = 32;
@@ -21,19 +19,12 @@ pub struct Schedulers {
 
 impl Schedulers {
     pub fn try_new(texts: &[String]) -> Result<Self, BadSchedulerUrl> {
-        let known = texts.iter().map(|text| SchedulerUrl::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        if known.is_empty() {
-            return Err(BadSchedulerUrl::NotUrl(String::new()));
-        }
+        let known = SchedulerUrl::parse_all(texts)?;
         Ok(Self { configured: known.len(), known, now: 0 })
     }
 
     pub fn current(&self) -> &SchedulerUrl {
         &self.known[self.now]
-    }
-
-    pub fn configured(&self) -> &[SchedulerUrl] {
-        &self.known[..self.configured]
     }
 
     /// Moves on to the next scheduler, and from the last to the first.
@@ -54,30 +45,6 @@ impl Schedulers {
             }
         }
         self.now = self.known.iter().position(|known| known.url == current.url).unwrap_or(0);
-    }
-}
-
-/// The value of the agent's setting `scheduler`: one URL, or a list of URLs.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMore {
-    One(String),
-    More(Vec<String>),
-}
-
-/// Writes a single URL as a string, and several as a list.
-pub(crate) fn serialize<S: Serializer>(addresses: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    match addresses {
-        [one] => one.serialize(serializer),
-        more => more.serialize(serializer),
-    }
-}
-
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let read = OneOrMore::deserialize(deserializer);
-    match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {
-        OneOrMore::One(one) => Ok(vec![one]),
-        OneOrMore::More(more) => Ok(more),
     }
 }
 
@@ -111,10 +78,5 @@ mod tests {
         assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"], "it has just answered");
         schedulers.learn(&[]);
         assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"]);
-    }
-
-    #[test]
-    fn an_empty_list_of_schedulers_is_refused() {
-        assert!(Schedulers::try_new(&[]).is_err());
     }
 }

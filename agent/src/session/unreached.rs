@@ -5,8 +5,8 @@ use std::error::Error;
 use landfall_proto::peer;
 use tonic::Status;
 
+use crate::config::SchedulerUrl;
 use crate::net::error_causes::innermost;
-use crate::session::scheduler_url::SchedulerUrl;
 
 /// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::ConfigError;
-use crate::session::scheduler_url::BadSchedulerUrl;
+use crate::config::{BadSchedulerUrl, ConfigError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
