@@ -22,6 +22,7 @@ pub use store::StoreConfig;
 
 mod error;
 mod exec;
+pub(crate) mod program;
 mod scheduler_url;
 mod store;
 

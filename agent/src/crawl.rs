@@ -44,7 +44,7 @@ use stopwatch::Stopwatch;
 use walk::{Walk, WalkEnd};
 
 mod budget;
-pub(crate) mod external;
+mod external;
 mod fetch;
 mod frontier;
 pub(crate) mod html;

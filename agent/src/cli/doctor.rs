@@ -17,8 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request};
 
 use crate::clock as clocks;
-use crate::config::{Config, ExecConfig, SchedulerUrl};
-use crate::crawl::external::program;
+use crate::config::{Config, ExecConfig, SchedulerUrl, program};
 use crate::disk::free_space;
 use crate::net::dns::DnsError;
 use crate::session::endpoint::endpoint;

@@ -12,8 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
-use crate::config::{self, Config};
-use crate::crawl::external::program;
+use crate::config::{self, Config, program};
 use crate::disk::folder;
 use crate::net::guard::parse_network;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
+use super::program;
 use super::store::default_min_free;
-use crate::crawl::external::program;
 
 /// The command that crawls sites in place of the agent's own crawler.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -28,7 +28,7 @@ use super::politeness::{LONGEST_REST, rest};
 use super::walk::WalkEnd;
 use super::{Budget, CrawlEnd, Job, OutcomeKind};
 use crate::clock;
-use crate::config::ExecConfig;
+use crate::config::{ExecConfig, program};
 use crate::disk::folder::blocking;
 use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_folders::LeaseFolders;
@@ -47,7 +47,6 @@ mod guardian;
 mod log;
 mod outcome;
 mod process;
-pub(crate) mod program;
 mod statistics;
 
 /// How long the agent continues to read output after it has killed a crawler. The output usually

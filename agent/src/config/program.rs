@@ -1,4 +1,4 @@
-//! The command of an external crawler: its words, and the program that it names.
+//! Splits the command of an external crawler into words, and finds the program that it names.
 
 use std::path::{Path, PathBuf};
 
