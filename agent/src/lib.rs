@@ -68,7 +68,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     // Errors are ignored, because standard output may be closed.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
-    let outbox = Outbox::open(&config.outbox)?;
+    let outbox = Outbox::open(&config.outbox.folder, config.outbox.min_free_bytes)?;
     let store = config.store.as_ref().filter(|_| config.exec.is_none());
     let store = store.map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);

@@ -17,7 +17,6 @@ use landfall_proto::v1::OutcomeReport;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::OutboxConfig;
 use crate::disk::folder::{FolderError, blocking};
 use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_key::LeaseKey;
@@ -47,15 +46,15 @@ pub struct OutcomeWriter {
 
 impl Outbox {
     /// Opens the outbox with the outcomes that an earlier process left in it. Creates the folder if
-    /// missing.
-    pub fn open(config: &OutboxConfig) -> Result<Self, FolderError> {
-        let (folder, left) = OutboxFolder::open(&config.folder)?;
+    /// missing. With fewer than `min_free_bytes` free bytes, the folder's disk counts as full.
+    pub fn open(folder: &Path, min_free_bytes: u64) -> Result<Self, FolderError> {
+        let (locked, left) = OutboxFolder::open(folder)?;
         if !left.is_empty() {
             tracing::info!(outcomes = left.len(), "outcomes of an earlier run await acknowledgement");
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
-        let writer = OutcomeWriter { folder: Arc::new(folder), failure: Arc::default() };
-        let disk = LimitedDisk::at(&config.folder, config.min_free_bytes);
+        let writer = OutcomeWriter { folder: Arc::new(locked), failure: Arc::default() };
+        let disk = LimitedDisk::at(folder, min_free_bytes);
         Ok(Self { writer, outcomes, disk, removals: JoinSet::new() })
     }
 
@@ -168,14 +167,6 @@ impl OutcomeWriter {
                 "cannot write an outcome to the disk; the agent tries again");
         }
         *failure = Some(error.to_string());
-    }
-}
-
-impl OutboxConfig {
-    /// An outbox in this folder that requires no free space.
-    #[cfg(test)]
-    pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
-        Self { folder: folder.to_owned(), min_free_bytes: 0 }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::config::{OutboxConfig, StoreConfig};
+use crate::config::StoreConfig;
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
@@ -40,7 +40,7 @@ struct TestAgent {
 impl TestAgent {
     fn start(scheduler: &TestScheduler) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+        let outbox = Outbox::open(folder.path(), 0).unwrap();
         Self { _folder: Some(folder), ..Self::with(scheduler, outbox) }
     }
 
@@ -245,9 +245,8 @@ async fn an_outcome_is_offered_until_it_is_acknowledged() {
 async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
-    let config = OutboxConfig::in_folder(folder.path());
     let server = page_server().await;
-    let killed = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let killed = TestAgent::with(&scheduler, Outbox::open(folder.path(), 0).unwrap());
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let first = outcome(&mut session).await;
@@ -255,7 +254,7 @@ async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
     assert!(killed.running.await.unwrap_err().is_cancelled(), "it had no time for anything");
     drop(session);
 
-    let _agent = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let _agent = TestAgent::with(&scheduler, Outbox::open(folder.path(), 0).unwrap());
     let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert_eq!(register.held, [LEASE]);
     assert_eq!(outcome(&mut session).await, first, "it is offered again");
@@ -265,8 +264,7 @@ async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
 async fn an_agent_reports_a_full_disk_before_it_hands_leases_back() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
-    let config = OutboxConfig { min_free_bytes: u64::MAX, ..OutboxConfig::in_folder(folder.path()) };
-    let _agent = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let _agent = TestAgent::with(&scheduler, Outbox::open(folder.path(), u64::MAX).unwrap());
     let server = page_server().await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -280,7 +278,7 @@ async fn an_agent_reports_a_full_disk_before_it_hands_leases_back() {
 fn storing(scheduler: &TestScheduler, folder: &std::path::Path, min_free_bytes: u64) -> TestAgent {
     let pages = StoreConfig { folder: folder.join("pages"), max_file_bytes: 1 << 30, min_free_bytes };
     let store = Store::open(&pages, "harbin-cernet").unwrap();
-    let outbox = Outbox::open(&OutboxConfig::in_folder(&folder.join("outbox"))).unwrap();
+    let outbox = Outbox::open(&folder.join("outbox"), 0).unwrap();
     TestAgent::of(&[format!("http://{}", scheduler.addr)], outbox, Some(store))
 }
 
@@ -502,7 +500,7 @@ async fn an_agent_takes_its_leases_to_the_next_scheduler_that_answers() {
     let closed = nobody.local_addr().unwrap();
     drop(nobody);
     let folder = tempfile::tempdir().unwrap();
-    let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+    let outbox = Outbox::open(folder.path(), 0).unwrap();
     let agent = TestAgent::of(&[format!("http://{closed}"), format!("http://{}", first.addr)], outbox, None);
     let (mut session, _) = first.session().await;
     session.others = vec![format!("http://{}", second.addr)];

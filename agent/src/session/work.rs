@@ -349,12 +349,11 @@ mod tests {
     use super::super::tests::request_base;
     use super::super::{ActiveSession, meanwhile};
     use super::*;
-    use crate::config::OutboxConfig;
     use crate::session::convert::leases::release;
 
     fn work() -> (Work, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+        let outbox = Outbox::open(folder.path(), 0).unwrap();
         let kept = CrawlFiles::open(&folder.path().join("crawls")).unwrap();
         (Work::new(request_base(&[]), 1, outbox, kept), folder)
     }

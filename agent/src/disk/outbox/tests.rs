@@ -8,7 +8,7 @@ fn outcome(task_id: i64, token: i64) -> OutcomeReport {
 }
 
 fn open(folder: &Path) -> Outbox {
-    Outbox::open(&OutboxConfig::in_folder(folder)).unwrap()
+    Outbox::open(folder, 0).unwrap()
 }
 
 async fn keep(outbox: &mut Outbox, outcome: OutcomeReport) {
@@ -80,7 +80,7 @@ async fn an_agent_that_closes_does_not_wait_for_the_disk() {
 fn two_agents_do_not_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path());
-    let refused = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap_err().to_string();
+    let refused = Outbox::open(folder.path(), 0).unwrap_err().to_string();
     assert!(refused.starts_with("another process uses ") && refused.contains("set outbox.folder"), "{refused}");
     drop(first);
     open(folder.path());
@@ -102,7 +102,6 @@ fn an_invalid_outcome_is_set_aside_and_an_unfinished_one_removed() {
 #[test]
 fn a_full_disk_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let config = OutboxConfig { folder: folder.path().to_owned(), min_free_bytes: u64::MAX };
-    let paused = Outbox::open(&config).unwrap().paused().unwrap();
+    let paused = Outbox::open(folder.path(), u64::MAX).unwrap().paused().unwrap();
     assert!(paused.contains("disk full: ") && paused.contains(" MiB free, crawling resumes at "), "{paused}");
 }

@@ -25,7 +25,7 @@ impl ScriptAgent {
         // A script that is asked to end may be slow on a busy machine.
         config.grace_ms = 20_000;
         let crawler = ExternalCrawler::open(&config).unwrap();
-        let outbox = Outbox::open(&OutboxConfig::in_folder(root.path())).unwrap();
+        let outbox = Outbox::open(root.path(), 0).unwrap();
         let scheduler = [format!("http://{}", scheduler.addr)];
         Self { agent: TestAgent::crawling_with(&scheduler, outbox, None, Some(crawler)), root }
     }
