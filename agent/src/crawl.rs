@@ -65,15 +65,16 @@ pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
 }
 
-/// Crawls a site, or resumes a stopped crawl of it.
+/// Crawls a site, or resumes a stopped crawl of it. All crawls of an agent share `robots`.
 pub async fn run(
     job: Job,
     storage: CrawlStorage,
     permits: AddressPermits,
     context: Arc<RequestContext>,
+    robots: Arc<RobotsCache>,
     stop: CancellationToken,
 ) -> CrawlEnd {
-    run_within(Timeouts::default(), job, storage, permits, context, stop).await
+    run_within(Timeouts::default(), job, storage, permits, context, robots, stop).await
 }
 
 async fn run_within(
@@ -82,6 +83,7 @@ async fn run_within(
     storage: CrawlStorage,
     permits: AddressPermits,
     context: Arc<RequestContext>,
+    robots: Arc<RobotsCache>,
     stop: CancellationToken,
 ) -> CrawlEnd {
     let Policy { max_depth, max_pages, .. } = job.policy;
@@ -90,7 +92,7 @@ async fn run_within(
         Ok(opened) => opened,
         Err(error) => return CrawlEnd::Broken(format!("the crawl's file: {error}")),
     };
-    let mut crawl = Crawl::new(job, timeouts, frontier, permits, recorder.clone());
+    let mut crawl = Crawl::new(job, timeouts, frontier, permits, robots, recorder.clone());
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => None,
@@ -151,6 +153,7 @@ struct Crawl {
     frontier: Frontier,
     ledger: Ledger,
     permits: AddressPermits,
+    robots: Arc<RobotsCache>,
     recorder: Option<Recorder>,
 }
 
@@ -160,6 +163,7 @@ impl Crawl {
         timeouts: Timeouts,
         frontier: Frontier,
         permits: AddressPermits,
+        robots: Arc<RobotsCache>,
         recorder: Option<Recorder>,
     ) -> Self {
         // Limit durations to one year, which the clock can represent.
@@ -180,6 +184,7 @@ impl Crawl {
             frontier,
             ledger,
             permits,
+            robots,
             recorder,
         }
     }
@@ -205,7 +210,7 @@ impl Crawl {
         if let Some(recorder) = self.recorder.clone() {
             fetcher.record(recorder, context);
         }
-        let rules = match politeness::robots::rules_of(fetcher, &site, &context.robots).await {
+        let rules = match politeness::robots::rules_of(fetcher, &site, &self.robots).await {
             Ok(rules) => rules,
             Err(RulesError::Forbidden(reason)) => return WalkEnd::Blocked(fetcher.blocker(), reason),
             Err(RulesError::NoAnswer(trouble, reason)) => return WalkEnd::Unreachable(trouble, reason),
@@ -217,12 +222,11 @@ impl Crawl {
             fetcher.politeness().slow_down(delay);
         }
         let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy.clone());
-        let robots = &context.robots;
         let deadline = hands_back.then_some(self.deadline);
         Walk {
             site,
             rules,
-            robots,
+            robots: &self.robots,
             frontier,
             state_writer,
             fetcher,

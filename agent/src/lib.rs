@@ -154,7 +154,6 @@ fn request_base(config: &Config) -> anyhow::Result<RequestBase> {
         resolver: config.resolver()?,
         bind: config.bind,
         tls: net::tls::tls_config(config.extra_ca.as_deref())?,
-        robots: std::sync::Arc::default(),
         user_agent,
     })
 }

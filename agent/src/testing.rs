@@ -43,7 +43,6 @@ pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
         user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
         bind: None,
         tls: tls_config(None).unwrap(),
-        robots: Arc::default(),
     }
 }
 

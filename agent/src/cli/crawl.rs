@@ -148,7 +148,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
     // Run the crawl in its own tokio task. In `block_on`, each wake-up of the crawl would make the
     // runtime ask the operating system for events once more.
-    let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
+    let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, Arc::default(), stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl crashed")?,
         () = progress::show(watching, store.clone()) => bail!("the progress display ended"),

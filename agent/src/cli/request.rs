@@ -64,7 +64,6 @@ impl RequestArgs {
             user_agent: UserAgent::new(contact)?,
             bind: config.and_then(|config| config.bind),
             tls: tls_config(extra_ca)?,
-            robots: std::sync::Arc::default(),
         })
     }
 }

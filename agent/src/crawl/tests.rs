@@ -44,6 +44,7 @@ struct TestCrawl {
     storage: CrawlStorage,
     permits: AddressPermits,
     context: Arc<RequestContext>,
+    robots: Arc<RobotsCache>,
     timeouts: Timeouts,
     stop: CancellationToken,
 }
@@ -66,6 +67,7 @@ impl TestCrawl {
             storage: CrawlStorage::default(),
             permits: AddressPermits::default(),
             context: Arc::new(context(&["127.0.0.1/32"])),
+            robots: Arc::default(),
             timeouts: Timeouts::default(),
             stop: CancellationToken::new(),
         }
@@ -86,7 +88,8 @@ impl TestCrawl {
     }
 
     async fn run(self) -> CrawlEnd {
-        run_within(self.timeouts, self.job, self.storage, self.permits, self.context, self.stop).await
+        let Self { timeouts, job, storage, permits, context, robots, stop } = self;
+        run_within(timeouts, job, storage, permits, context, robots, stop).await
     }
 
     async fn outcome(self) -> Outcome {

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::crawl::RobotsCache;
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 use crate::net::user_agent::{Product, UserAgent};
@@ -18,7 +17,6 @@ pub struct RequestContext {
     pub bind: Option<IpAddr>,
     /// The TLS configuration with the trust anchors, without ALPN.
     pub tls: Arc<rustls::ClientConfig>,
-    pub robots: Arc<RobotsCache>,
 }
 
 impl RequestContext {
@@ -37,7 +35,6 @@ pub struct RequestBase {
     pub resolver: Resolver,
     pub bind: Option<IpAddr>,
     pub tls: Arc<rustls::ClientConfig>,
-    pub robots: Arc<RobotsCache>,
     /// The configured user agent, which takes precedence over the scheduler's.
     pub user_agent: Option<UserAgent>,
 }
@@ -50,7 +47,6 @@ impl RequestBase {
             user_agent,
             bind: self.bind,
             tls: Arc::clone(&self.tls),
-            robots: Arc::clone(&self.robots),
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::leases;
-use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlStorage, ExternalCrawl, ExternalCrawler, Job};
+use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlStorage, ExternalCrawl, ExternalCrawler, Job, RobotsCache};
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::lease_key::LeaseKey;
 use crate::net::request_context::RequestContext;
@@ -61,6 +61,7 @@ impl Crawler {
 pub(super) struct OwnCrawler {
     pub(super) kept: CrawlFiles,
     pub(super) store: Option<Store>,
+    pub(super) robots: Arc<RobotsCache>,
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
 }
 
@@ -86,6 +87,6 @@ impl OwnCrawler {
             preempted,
             ..CrawlStorage::default()
         };
-        crawl::run(job, storage, permits, context, stop).await
+        crawl::run(job, storage, permits, context, Arc::clone(&self.robots), stop).await
     }
 }

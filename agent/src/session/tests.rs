@@ -125,8 +125,8 @@ async fn silent_server() -> TestServer {
 
 /// The request base of an agent without a contact URL.
 pub(super) fn request_base(allow_net: &[&str]) -> RequestBase {
-    let RequestContext { guard, resolver, bind, tls, robots, .. } = context(allow_net);
-    RequestBase { guard, resolver, bind, tls, robots, user_agent: None }
+    let RequestContext { guard, resolver, bind, tls, .. } = context(allow_net);
+    RequestBase { guard, resolver, bind, tls, user_agent: None }
 }
 
 /// An agent with an open session.

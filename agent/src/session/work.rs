@@ -24,7 +24,7 @@ use super::leased_crawl::{LeaseCrawl, panic_message};
 use super::own_or_external::{Crawler, LeasedCrawl, OwnCrawler};
 use super::permits::{self, PermitRequests};
 use crate::clock::{self, BootTime};
-use crate::crawl::ExternalCrawler;
+use crate::crawl::{ExternalCrawler, RobotsCache};
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::{FullestDisk, LimitedDisk};
 use crate::disk::lease_key::LeaseKey;
@@ -60,6 +60,8 @@ pub struct Work {
     /// The files from which crawls can resume.
     kept: CrawlFiles,
     store: Option<Store>,
+    /// The robots.txt of recently crawled sites.
+    robots: Arc<RobotsCache>,
     /// The external crawler, which replaces the agent's own crawler.
     external: Option<ExternalCrawler>,
     traces: Option<TraceSender>,
@@ -92,6 +94,7 @@ impl Work {
             outbox,
             kept,
             store: None,
+            robots: Arc::default(),
             external: None,
             traces: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
@@ -138,6 +141,7 @@ impl Work {
             None => Crawler::Own(OwnCrawler {
                 kept: self.kept.clone(),
                 store: self.store.clone(),
+                robots: Arc::clone(&self.robots),
                 checkpoints: self.checkpoints.0.clone(),
             }),
         }

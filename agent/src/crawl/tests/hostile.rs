@@ -311,8 +311,8 @@ async fn a_neighbour_is_crawled_whole_while_hostile_crawls_are_under_way() {
     let mut crawls = Vec::new();
     for acts in hostile {
         let site = TestServer::start(move |path| if path == "/robots.txt" { status(404) } else { acts.clone() }).await;
-        let (context, stop) = (Arc::clone(&neighbour.context), neighbour.stop.clone());
-        let crawl = TestCrawl { context, stop, ..TestCrawl::of(&site) };
+        let (context, robots) = (Arc::clone(&neighbour.context), Arc::clone(&neighbour.robots));
+        let crawl = TestCrawl { context, robots, stop: neighbour.stop.clone(), ..TestCrawl::of(&site) };
         crawls.push((tokio::spawn(crawl.run()), site));
     }
     for (_, site) in &crawls {

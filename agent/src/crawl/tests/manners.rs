@@ -60,7 +60,7 @@ async fn a_restart_does_not_shorten_a_pause() {
     stop.cancel();
     assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
     let again = TestCrawl { storage: storage(), ..TestCrawl::of(&site) };
-    again.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
+    again.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let outcome = again.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
     let asked: Vec<Instant> =

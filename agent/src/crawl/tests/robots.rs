@@ -15,9 +15,9 @@ async fn robots_txt_is_requested_once_a_day() {
         _ => html("a page"),
     })
     .await;
-    let context = context(&["127.0.0.1/32"]);
+    let robots = Arc::<RobotsCache>::default();
     for _ in 0..3 {
-        let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
+        let outcome = TestCrawl { robots: Arc::clone(&robots), ..TestCrawl::of(&site) }.outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
     }
     assert_eq!((asked_for_robots(&site), site.paths().len()), (1, 7));
@@ -27,9 +27,9 @@ async fn robots_txt_is_requested_once_a_day() {
 #[tokio::test]
 async fn an_unavailable_robots_txt_is_requested_again() {
     let site = TestServer::start(|_| status(503)).await;
-    let context = context(&["127.0.0.1/32"]);
+    let robots = Arc::<RobotsCache>::default();
     for _ in 0..2 {
-        let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
+        let outcome = TestCrawl { robots: Arc::clone(&robots), ..TestCrawl::of(&site) }.outcome().await;
         assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     }
     assert_eq!(asked_for_robots(&site), 2);
@@ -44,7 +44,7 @@ async fn a_crawl_fetches_robots_txt_again_after_a_day_and_obeys_it() {
     .await;
     let day = Duration::from_secs(24 * 3600);
     let crawl = TestCrawl::of(&site).policy(Policy { request_interval: MS(10), ..policy() });
-    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
+    crawl.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
     let outcome = crawl.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 19));
     assert_eq!(asked_for_robots(&site), 1);

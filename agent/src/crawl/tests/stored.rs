@@ -137,7 +137,7 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
         ..CrawlStorage::default()
     };
     let crawl = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site) };
-    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
+    crawl.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let stop = crawl.stop.clone();
     let crawl = tokio::spawn(crawl.run());
     site.wait_for("/").await;

@@ -2,10 +2,10 @@
 //! requests is compared with the number that the request intervals allow.
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
-//! `RequestContext` and one page store. Each crawl saves its progress in its own file. The server
-//! of the sites is a separate process. It delays each response by 20 ms, to emulate a round trip.
-//! Each page fits into TCP's initial window, so a real round trip would also delay a page only
-//! once. There is no TLS.
+//! `RequestContext`, one `RobotsCache` and one page store. Each crawl saves its progress in its own
+//! file. The server of the sites is a separate process. It delays each response by 20 ms, to
+//! emulate a round trip. Each page fits into TCP's initial window, so a real round trip would also
+//! delay a page only once. There is no TLS.
 //!
 //! The sites count requests for ten seconds, during which all crawls are running.
 
@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use landfall_agent::config::StoreConfig;
-use landfall_agent::crawl::{self, AddressPermits, CrawlStorage, Job, PathFilter, Policy};
+use landfall_agent::crawl::{self, AddressPermits, CrawlStorage, Job, PathFilter, Policy, RobotsCache};
 use landfall_agent::net::dns::Resolver;
 use landfall_agent::net::guard::Guard;
 use landfall_agent::net::request_context::RequestContext;
@@ -127,8 +127,8 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
         user_agent: UserAgent::new("https://lab.test/crawler")?,
         bind: None,
         tls: tls_config(None)?,
-        robots: Arc::default(),
     });
+    let robots = Arc::<RobotsCache>::default();
     let store = Store::open(&StoreConfig::in_folder(folder.join("pages")), "crowd")?;
     let policy = Policy {
         max_pages: u32::MAX,
@@ -151,6 +151,7 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
                 storage,
                 AddressPermits::default(),
                 Arc::clone(&context),
+                Arc::clone(&robots),
                 CancellationToken::new(),
             ))
         })
