@@ -13,11 +13,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::cli::doctor::examine;
+use crate::version::LONG_VERSION;
 
 mod crawl;
 pub(crate) mod doctor;
 mod enrol;
-pub(crate) mod exit;
+mod exit;
 mod policy;
 mod probe;
 mod progress;
@@ -30,7 +31,7 @@ const WORKERS: usize = 2;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
-#[command(name = "landfall-agent", version = crate::LONG_VERSION, propagate_version = true, after_help = exit::TABLE)]
+#[command(name = "landfall-agent", version = LONG_VERSION, propagate_version = true, after_help = exit::TABLE)]
 struct Cli {
     /// What to log: a level (error, warn, info, debug or trace), or a tracing filter.
     #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]

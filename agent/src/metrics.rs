@@ -17,6 +17,7 @@ use landfall_proto::metrics::{self, MetricsText, label};
 
 use crate::clock;
 use crate::disk::free_space::DiskSpace;
+use crate::version::VERSION;
 
 pub(crate) const PATH: &str = "/metrics";
 /// Maximum number of values of a label.
@@ -269,7 +270,7 @@ impl Metrics {
         let mut text = MetricsText::default();
         let one = |number: &Number| [(String::new(), number.get())];
         // The version needs no escaping: it has only the characters of semantic versions.
-        let version = [(label("version", crate::VERSION), 1)];
+        let version = [(label("version", VERSION), 1)];
         text.gauge("agent_build_info", "The version of this agent; always 1.", version);
         text.one("agent_start_time_seconds", "When this agent started, in seconds since 1970.", self.started.get());
         text.one("agent_connected", "1 while a session with a scheduler is open, otherwise 0.", self.connected.get());

@@ -15,6 +15,7 @@ use super::exit;
 use crate::config::{self, Config, program};
 use crate::disk::folder;
 use crate::net::guard::parse_network;
+use crate::session::AgentReplaced;
 
 /// The systemd unit that the Debian package installs.
 const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
@@ -74,7 +75,11 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
-    crate::run(config, stop).await
+    let ended = crate::run::run(config, stop).await;
+    ended.map_err(|error| match error.downcast::<AgentReplaced>() {
+        Ok(replaced) => exit::exit_error(exit::Code::Replaced, replaced.to_string()),
+        Err(error) => error,
+    })
 }
 
 /// Refuses to run as root in the service's default folder, because root would create files that the

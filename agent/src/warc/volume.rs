@@ -18,6 +18,7 @@ use super::fields::{Fields, date, new_id};
 use super::member::Gzip;
 use super::{digest, names};
 use crate::net::user_agent::UserAgent;
+use crate::version::VERSION;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
@@ -132,7 +133,7 @@ impl Volume {
              conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n\
              robots: obey\r\n",
             UserAgent::PRODUCT,
-            crate::VERSION,
+            VERSION,
         );
         let mut fields = Fields::new("warcinfo", &self.info_id, &date(at));
         fields.add("WARC-Filename", &names::closed(&self.stem));
