@@ -3,7 +3,6 @@
 pub mod batch_record;
 pub mod check;
 pub mod figures;
-pub mod machine;
 pub mod measurement_accuracy;
 pub mod request_limits;
 pub mod table;

@@ -13,4 +13,5 @@ pub mod demo;
 pub mod evidence;
 #[cfg(feature = "experiments")]
 pub mod experiments;
+pub mod machine;
 pub mod world;

@@ -25,7 +25,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::evidence::machine::CpuTime;
+use crate::machine::CpuTime;
 use crate::world::addresses::{Lane, ReservedLane, first_free};
 use crate::world::beacons::BeaconProxies;
 use crate::world::names::{Hosts, NameServer};

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use crate::evidence::machine::children;
+use crate::machine::children;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 

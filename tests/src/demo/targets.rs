@@ -3,8 +3,8 @@
 
 use crate::cluster::Cluster;
 use crate::evidence::figures::Figures;
-use crate::evidence::machine;
 use crate::evidence::measurement_accuracy::{Accuracy, RIGHT_PAIRS};
+use crate::machine;
 
 const MAX_RELATIVE_ERROR: f64 = 0.15;
 /// Maximum of [`Figures::ratio`] with a measured matrix of round trips.

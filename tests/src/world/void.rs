@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::World;
-use crate::evidence::machine::CpuTime;
+use crate::machine::CpuTime;
 
 /// Lateness of the emulated network up to this limit never makes a run void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);

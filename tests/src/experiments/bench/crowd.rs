@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::line::{Line, median};
-use crate::evidence::machine::{peak_memory, processor_s};
+use crate::machine::{peak_memory, processor_s};
 
 /// The site of `bench crawl`. It is so large that no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;

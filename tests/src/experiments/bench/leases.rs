@@ -25,7 +25,7 @@ use super::line::Line;
 use crate::cluster::Binaries;
 use crate::cluster::database::{SharedPostgres, accessible_folder};
 use crate::cluster::process::{Process, until};
-use crate::evidence::machine::resident_memory;
+use crate::machine::resident_memory;
 use agent::{Mode, SimulatedAgent};
 
 mod agent;

@@ -15,7 +15,7 @@ use super::leases::{BenchScheduler, load, resident, secs, seed};
 use super::line::{Line, median};
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
-use crate::evidence::machine::resident_memory;
+use crate::machine::resident_memory;
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;

@@ -16,7 +16,7 @@ use tonic::transport::Endpoint;
 
 use super::leases::{BenchScheduler, authorized, load, seed};
 use super::line::Line;
-use crate::evidence::machine::{family_processor_s, processor_s};
+use crate::machine::{family_processor_s, processor_s};
 
 const AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;

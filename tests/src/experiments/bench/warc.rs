@@ -15,7 +15,7 @@ use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
 
 use super::line::{Line, median};
-use crate::evidence::machine::resident_memory;
+use crate::machine::resident_memory;
 
 const RUNS: usize = 5;
 const PAGES: u32 = 2000;

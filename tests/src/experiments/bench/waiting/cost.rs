@@ -10,7 +10,7 @@ use anyhow::Context;
 use nix::unistd::Pid;
 use sqlx::{Executor as _, PgPool};
 
-use crate::evidence::machine::{family_processor_s, processor_s};
+use crate::machine::{family_processor_s, processor_s};
 
 /// Interval of most background tasks. Rows read are counted per interval.
 const PASS: Duration = Duration::from_secs(2);
