@@ -1,4 +1,4 @@
-//! Reads from /proc the idle time of the machine, and the memory and processor time of processes.
+//! Reads from /proc how busy the machine is, and the memory and processor time of processes.
 
 use std::fs;
 use std::path::Path;
@@ -38,6 +38,12 @@ impl CpuTime {
 fn share(part: u64, whole: u64) -> f64 {
     let float = |count: u64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
     if whole == 0 { 1.0 } else { float(part) / float(whole) }
+}
+
+/// The machine's load average of the last minute.
+pub fn load_average() -> anyhow::Result<String> {
+    let text = fs::read_to_string("/proc/loadavg").context("read the load")?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 /// The peak memory of a process, in bytes; `None` if the process has ended.

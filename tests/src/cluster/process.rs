@@ -12,6 +12,8 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::machine::resident_memory;
+
 /// Time between two polls of an awaited condition.
 const POLL: Duration = Duration::from_millis(50);
 /// Number of lines from the end of a log that an error message contains.
@@ -49,6 +51,12 @@ impl Process {
     /// The process id; `None` if the process has ended.
     pub fn pid(&self) -> Option<Pid> {
         self.child.id().and(self.pid)
+    }
+
+    /// The current memory of the process, in bytes. Fails if the process has ended.
+    pub fn resident_memory(&self) -> anyhow::Result<f64> {
+        let resident = self.pid().and_then(resident_memory);
+        Ok(resident.with_context(|| format!("the process has ended: {}", self.tail()))? as f64)
     }
 
     /// Fails if the process has ended. The error message contains the end of the log.

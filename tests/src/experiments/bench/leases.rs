@@ -7,29 +7,25 @@
 //! The agents crawl nothing, and can report outcomes immediately. The printed load average includes
 //! other work on the machine.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use landfall_proto::v1;
+use anyhow::ensure;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
-use landfall_scheduler::app::client_file::ClientFile;
-use landfall_scheduler::store;
-use sqlx::PgPool;
-use tokio::process::Command;
-use tonic::transport::Channel;
 
 use super::line::Line;
-use crate::cluster::Binaries;
-use crate::cluster::database::{SharedPostgres, accessible_folder};
-use crate::cluster::process::{Process, until};
-use crate::machine::resident_memory;
-use agent::{Mode, SimulatedAgent};
+use crate::cluster::process::until;
+use crate::machine::load_average;
+use agent::{Mode, PATIENCE, SimulatedAgent, await_grants};
+use bench_scheduler::BenchScheduler;
+use rate::{int, rate};
+use submits::submit;
 
 mod agent;
 pub(super) mod backup;
+pub(super) mod bench_scheduler;
+mod rate;
 pub(super) mod seed;
 pub(super) mod submits;
 pub(super) mod traces;
@@ -46,27 +42,13 @@ const SPELL: Duration = Duration::from_secs(10);
 /// Total numbers of slots that the agents free per second while the wait for a lease is measured.
 /// The wait has a target only for the larger number.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
-/// heartbeats.
-const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
-
-/// The database, the agents' credentials and the folder of a scheduler.
-pub(super) struct BenchScheduler {
-    pub(super) pool: PgPool,
-    postgres: SharedPostgres,
-    credentials: Vec<String>,
-    /// This is the last field, because fields are dropped in order, and Postgres writes to the
-    /// directory until it stops.
-    directory: tempfile::TempDir,
-}
 
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let mut scheduler = bench.serve().await?;
-    let idle = resident(&scheduler.0)?;
-    lines.push(bench.submit(&scheduler.1).await?);
+    let idle = scheduler.0.resident_memory()?;
+    lines.push(submissions(&bench, &scheduler.1).await?);
     bench.end(&mut scheduler.0).await?;
     seed::assigned(&bench.pool, OPEN).await?;
 
@@ -77,12 +59,13 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for credential in &bench.credentials {
         agents.push(SimulatedAgent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
     }
-    await_count(&granted, 1).await?;
-    lines.push(Line::at_most("restart with 1,000,000 open tasks to the first grant, s", secs(started), 5.0));
+    await_grants(&granted, 1).await?;
+    let restarted = started.elapsed().as_secs_f64();
+    lines.push(Line::at_most("restart with 1,000,000 open tasks to the first grant, s", restarted, 5.0));
     let began = Instant::now();
     let before = granted.load(Ordering::Relaxed);
     let all = u64::from(CAPACITY) * u64::try_from(AGENTS)?;
-    await_count(&granted, all).await?;
+    await_grants(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
     // Each agent has [`CAPACITY`] leases. With one slot, it gets no new lease until the outcomes of
@@ -98,7 +81,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_least("durable completions a second, alone", rate(all, began), 10_000.0));
 
     seed::slots(&bench.pool, CAPACITY).await?;
-    await_count(&granted, all + 1).await?;
+    await_grants(&granted, all + 1).await?;
     let (grants, completions, began) = (granted.load(Ordering::Relaxed), answered(&agents), Instant::now());
     tokio::time::sleep(SPELL).await;
     let (granted_now, completed_now) = (granted.load(Ordering::Relaxed), answered(&agents));
@@ -119,7 +102,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(latency(&agents, freed).await?);
     }
 
-    let resident = resident(&process)?;
+    let resident = process.resident_memory()?;
     lines.push(Line::plain("scheduler's memory, idle, MB", format!("{:.0}", idle / 1e6)));
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
@@ -131,108 +114,22 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
     drop(agents);
     bench.end(&mut process).await?;
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.close().await?;
     Ok(lines)
 }
 
-impl BenchScheduler {
-    /// Starts the database, and enrols agents.
-    pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
-        let directory = accessible_folder("landfall-bench-")?;
-        std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
-        let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
-        let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;
-        let credentials = seed::agents(&pool, agents).await?;
-        Ok(Self { pool, postgres, credentials, directory })
+/// Measures the submissions of one client, which submits [`SUBMISSIONS`] lists in sequence.
+async fn submissions(bench: &BenchScheduler, url: &str) -> anyhow::Result<Line> {
+    let token = bench.token()?;
+    let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
+    let mut sites = SiteServiceClient::new(channel);
+    let began = Instant::now();
+    for number in 0..SUBMISSIONS {
+        submit(&mut sites, &token, &format!("batch-{number}"), SUBMITTED).await?;
     }
-
-    pub(super) fn data_dir(&self) -> std::path::PathBuf {
-        self.directory.path().join("scheduler")
-    }
-
-    /// Starts the scheduler, and returns its URL.
-    pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
-        self.serve_with(&[]).await
-    }
-
-    /// Starts the scheduler with further arguments, and returns its URL.
-    async fn serve_with(&self, arguments: &[&str]) -> anyhow::Result<(Process, String)> {
-        let data_dir = self.data_dir();
-        let client_file = data_dir.join("client.toml");
-        if client_file.exists() {
-            std::fs::remove_file(&client_file).context("remove the former client.toml")?;
-        }
-        let mut command = Command::new(Binaries::find()?.landfall);
-        command.arg("--data-dir").arg(&data_dir).args(["serve", "--listen", "127.0.0.1:0", "--database-url"]);
-        command
-            .arg(self.postgres.url())
-            .args(arguments)
-            .arg("--config")
-            .arg(self.directory.path().join("landfall.toml"));
-        let mut process = Process::spawn("scheduler", command, self.directory.path())?;
-        until("the scheduler to start", PATIENCE, async || {
-            process.ensure_running()?;
-            Ok(client_file.exists().then_some(()))
-        })
-        .await?;
-        let url = client(&data_dir)?.scheduler.first().cloned().context("client.toml names no scheduler")?;
-        Ok((process, url))
-    }
-
-    pub(super) async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
-        process.terminate();
-        ensure!(process.wait(PATIENCE).await?.is_some(), "the scheduler did not end: {}", process.tail());
-        Ok(())
-    }
-
-    pub(super) fn token(&self) -> anyhow::Result<String> {
-        Ok(client(&self.directory.path().join("scheduler"))?.token)
-    }
-
-    pub(super) const fn postgres(&mut self) -> &mut SharedPostgres {
-        &mut self.postgres
-    }
-
-    pub(super) async fn close(mut self) -> anyhow::Result<()> {
-        self.pool.close().await;
-        self.postgres.stop().await
-    }
-
-    /// Measures the submissions of one client, which submits [`SUBMISSIONS`] lists in sequence.
-    async fn submit(&self, url: &str) -> anyhow::Result<Line> {
-        let token = self.token()?;
-        let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
-        let mut sites = SiteServiceClient::new(channel);
-        let began = Instant::now();
-        for number in 0..SUBMISSIONS {
-            submit(&mut sites, &token, &format!("batch-{number}"), SUBMITTED).await?;
-        }
-        let all = u64::try_from(SUBMITTED * SUBMISSIONS)?;
-        Ok(Line::at_least("sites submitted a second, durable", rate(all, began), 20_000.0))
-    }
-}
-
-async fn submit(sites: &mut SiteServiceClient<Channel>, token: &str, batch: &str, count: usize) -> anyhow::Result<()> {
-    use v1::submit_request::Part;
-    let message = |part: Part| v1::SubmitRequest { part: Some(part) };
-    let names: Vec<String> = (0..count).map(|site| format!("h{site}.{batch}.test")).collect();
-    let chunks: Vec<Part> = names
-        .chunks(5_000)
-        .map(|chunk| Part::Chunk(v1::SubmitChunk { sites: chunk.to_vec(), positions: Vec::new() }))
-        .collect();
-    let header = Part::Header(v1::SubmitHeader { batch: batch.to_owned(), ..Default::default() });
-    let messages = std::iter::once(header).chain(chunks).map(message);
-    let request = authorized(tokio_stream::iter(messages.collect::<Vec<_>>()), token)?;
-    let added = sites.submit(request).await.context("submit")?.into_inner().added;
-    ensure!(added == u64::try_from(count)?, "{added} sites were added");
-    Ok(())
-}
-
-pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Request<T>> {
-    let mut request = tonic::Request::new(message);
-    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
-    Ok(request)
+    let all = u64::try_from(SUBMITTED * SUBMISSIONS)?;
+    Ok(Line::at_least("sites submitted a second, durable", rate(all, began), 20_000.0))
 }
 
 /// Measures how long free slots wait for leases, while `freed` slots become free per second.
@@ -256,35 +153,4 @@ async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Li
             Line::plain(p99, format!("{:.1}", quantile(99)))
         },
     ])
-}
-
-fn client(data_dir: &Path) -> anyhow::Result<ClientFile> {
-    ClientFile::read(data_dir)?.context("the scheduler wrote no client.toml")
-}
-
-async fn await_count(count: &AtomicU64, wanted: u64) -> anyhow::Result<()> {
-    until("enough grants", PATIENCE, async || Ok((count.load(Ordering::Relaxed) >= wanted).then_some(()))).await
-}
-
-pub(super) fn secs(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64()
-}
-
-fn rate(count: u64, since: Instant) -> f64 {
-    int(count).unwrap_or_default() / secs(since)
-}
-
-fn int(count: u64) -> anyhow::Result<f64> {
-    Ok(f64::from(u32::try_from(count)?))
-}
-
-pub(super) fn load() -> anyhow::Result<String> {
-    let text = std::fs::read_to_string("/proc/loadavg").context("read the load")?;
-    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
-}
-
-/// The current memory of a process, in bytes.
-pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
-    let resident = process.pid().and_then(resident_memory);
-    Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)
 }

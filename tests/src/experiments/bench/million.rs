@@ -15,7 +15,6 @@ use landfall_scheduler::model::stats::count;
 use tokio::process::Command;
 
 use super::crawl::site::{ServedSites, Server, SitePlan};
-use super::leases::resident;
 use super::line::Line;
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
@@ -91,7 +90,7 @@ async fn sample(
         crawl.ensure_running()?;
         let fetched = server.asked().await?.pages;
         if fetched >= pages {
-            break (fetched, resident(crawl)?);
+            break (fetched, crawl.resident_memory()?);
         }
         ensure!(began.elapsed() < PATIENCE, "the crawl stands still at {fetched} pages");
         tokio::time::sleep(POLL).await;

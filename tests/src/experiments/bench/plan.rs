@@ -14,8 +14,9 @@ use landfall_proto::v1::report_service_client::ReportServiceClient;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tonic::transport::Channel;
 
-use super::leases::{BenchScheduler, authorized, load, resident};
+use super::leases::bench_scheduler::{BenchScheduler, authorized};
 use super::line::{Line, median};
+use crate::machine::load_average;
 
 const AGENTS: usize = 30;
 const MANY_AGENTS: usize = 1_000;
@@ -27,22 +28,22 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     locate(&bench.pool).await?;
     let (mut process, url) = bench.serve().await?;
-    let idle = resident(&process)?;
+    let idle = process.resident_memory()?;
     let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
     let mut client = PlanClient { reports: ReportServiceClient::new(channel), token: bench.token()? };
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let first = client.seconds(&v1::PlanRequest::default()).await?;
     lines.push(Line::at_most(what(AGENTS, "the first call"), first, MOST_SECONDS));
     for (name, request) in asked("bench-3", 3) {
         lines.push(Line::at_most(what(AGENTS, name), client.median(&request).await?, MOST_SECONDS));
     }
     lines.push(Line::plain("scheduler's memory, idle, MB", format!("{:.0}", idle / 1e6)));
-    lines.push(Line::plain("scheduler's memory after, MB", format!("{:.0}", resident(&process)? / 1e6)));
+    lines.push(Line::plain("scheduler's memory after, MB", format!("{:.0}", process.resident_memory()? / 1e6)));
     enrol(&bench.pool, MANY_AGENTS - AGENTS).await?;
     for (name, request) in asked("bench-3", 3) {
         lines.push(Line::at_most(what(MANY_AGENTS, name), client.median(&request).await?, MOST_SECONDS));
     }
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.end(&mut process).await?;
     bench.close().await?;
     Ok(lines)

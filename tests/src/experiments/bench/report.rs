@@ -11,11 +11,12 @@ use sqlx::{Executor as _, PgPool};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
-use super::leases::{BenchScheduler, load, resident, secs, seed};
+use super::leases::bench_scheduler::BenchScheduler;
+use super::leases::seed;
 use super::line::{Line, median};
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
-use crate::machine::resident_memory;
+use crate::machine::{load_average, resident_memory};
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
@@ -32,8 +33,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     seed::assigned(&bench.pool, SITES).await?;
     crawled(&bench.pool).await?;
     let (mut process, _) = bench.serve().await?;
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
-    let idle = resident(&process)?;
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
+    let idle = process.resident_memory()?;
     let mut grown: f64 = 0.0;
     for format in ["csv", "jsonl"] {
         let (mut rates, mut client): (Vec<f64>, f64) = (Vec::new(), 0.0);
@@ -48,7 +49,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
         lines.push(Line::at_most(format!("{what}, the command's memory, MB"), client / 1e6, MOST_CLIENT_MB));
     }
     lines.push(Line::at_most("scheduler's memory meanwhile, more by, MB", grown / 1e6, MOST_GROWTH_MB));
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.end(&mut process).await?;
     bench.close().await?;
     Ok(lines)
@@ -71,7 +72,7 @@ async fn report(bench: &BenchScheduler, scheduler: &Process, format: &str) -> an
     let mut out = child.stdout.take().context("its output")?;
     let mut piece = vec![0; 1 << 18];
     let (mut lines, mut unseen) = (0, 0);
-    let mut run = ReportRun { rows_per_second: 0.0, client: 0.0, scheduler: resident(scheduler)? };
+    let mut run = ReportRun { rows_per_second: 0.0, client: 0.0, scheduler: scheduler.resident_memory()? };
     loop {
         let read = out.read(&mut piece).await.context("read the report")?;
         if read == 0 {
@@ -82,13 +83,13 @@ async fn report(bench: &BenchScheduler, scheduler: &Process, format: &str) -> an
         if unseen >= MEMORY_EVERY {
             unseen = 0;
             run.client = run.client.max(resident_memory(pid).unwrap_or(0) as f64);
-            run.scheduler = run.scheduler.max(resident(scheduler)?);
+            run.scheduler = run.scheduler.max(scheduler.resident_memory()?);
         }
     }
     ensure!(child.wait().await.context("wait for landfall")?.success(), "landfall report failed");
     let rows = lines - usize::from(format == "csv");
     ensure!(u64::try_from(rows)? == SITES, "a report of {rows} rows");
-    run.rows_per_second = f64::from(u32::try_from(rows)?) / secs(began);
+    run.rows_per_second = f64::from(u32::try_from(rows)?) / began.elapsed().as_secs_f64();
     Ok(run)
 }
 

@@ -14,9 +14,10 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Endpoint;
 
-use super::leases::{BenchScheduler, authorized, load, seed};
+use super::leases::bench_scheduler::{BenchScheduler, authorized};
+use super::leases::seed;
 use super::line::Line;
-use crate::machine::{family_processor_s, processor_s};
+use crate::machine::{family_processor_s, load_average, processor_s};
 
 const AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
@@ -49,7 +50,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let (mut process, url) = bench.serve().await?;
     let channel = Endpoint::from_shared(url.clone())?.connect().await?;
     let (mut client, token) = (StatusServiceClient::new(channel), bench.token()?);
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let mut times = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
         let request = authorized(v1::ShowStatusRequest::default(), &token)?;
@@ -96,7 +97,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler and Postgres without viewers, % of a core", format!("{idle:.2}")));
     let what = format!("{VIEWERS} viewers of five pages add, % of a core");
     lines.push(Line::at_most(what, viewed - idle, MOST_VIEWERS_PERCENT));
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.end(&mut process).await?;
     bench.close().await?;
     Ok(lines)

@@ -13,9 +13,10 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use sqlx::{FromRow, PgPool};
 
-use super::leases::{BenchScheduler, load, resident};
+use super::leases::bench_scheduler::BenchScheduler;
 use super::line::Line;
 use crate::cluster::database::DatabaseAction;
+use crate::machine::load_average;
 use cost::{Counters, SchedulerCost};
 use seed::WaitingCase;
 
@@ -53,7 +54,7 @@ pub(super) struct WaitingArgs {
 pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     let all = <WaitingCase as clap::ValueEnum>::value_variants();
     let state_counts = if args.state_counts.is_empty() { all } else { &args.state_counts };
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     println!("{}", WaitingCost::HEAD);
     for &case in state_counts {
         let mut costs = Vec::new();
@@ -66,7 +67,7 @@ pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
         costs.sort_by_key(|one| one.tasks);
         lines.extend(targets(case, &costs));
     }
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     Ok(lines)
 }
 
@@ -135,7 +136,7 @@ async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Res
     let before = Counters::now(&bench.pool, scheduler, postmaster, statements).await?;
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     let cost = before.cost(&bench.pool, statements).await?;
-    let megabytes = resident(&process)? / 1e6;
+    let megabytes = process.resident_memory()? / 1e6;
     let sites = f64::from(case.sites(tasks));
     let (bytes, log) = cost::bytes(&bench.pool).await?;
     lasted(&states, &state_counts(&bench.pool).await?)?;

@@ -16,8 +16,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
+use crate::cluster::process::until;
+
 /// Maximum number of messages that wait for the transport.
 const OUTBOUND: usize = 1024;
+
+/// Time limit for the grants and for the acknowledgements of all agents.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// When a simulated agent reports the outcomes of its leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +116,11 @@ impl Drop for SimulatedAgent {
     fn drop(&mut self) {
         self.running.abort();
     }
+}
+
+/// Waits until agents have been granted `wanted` leases in total.
+pub(super) async fn await_grants(granted: &AtomicU64, wanted: u64) -> anyhow::Result<()> {
+    until("enough grants", PATIENCE, async || Ok((granted.load(Ordering::Relaxed) >= wanted).then_some(()))).await
 }
 
 impl AgentLoop {

@@ -10,9 +10,12 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::super::line::{Line, median};
-use super::agent::{Mode, SimulatedAgent};
-use super::{BenchScheduler, await_count, load, rate, secs, seed};
+use super::agent::{Mode, SimulatedAgent, await_grants};
+use super::bench_scheduler::BenchScheduler;
+use super::rate::rate;
+use super::seed;
 use crate::cluster::Binaries;
+use crate::machine::load_average;
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
@@ -27,7 +30,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     seed::assigned(&bench.pool, SITES).await?;
     seed::measured(&bench.pool).await?;
     seed::slots(&bench.pool, CAPACITY).await?;
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let (mut process, url) = bench.serve().await?;
     let granted = Arc::new(AtomicU64::new(0));
     let mut agents = Vec::new();
@@ -35,7 +38,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
         agents.push(SimulatedAgent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
     }
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
-    await_count(&granted, 10_000).await?;
+    await_grants(&granted, 10_000).await?;
 
     let spell = async || {
         let (before, began) = (granted.load(Ordering::Relaxed), Instant::now());
@@ -47,7 +50,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     for _ in 0..BACKUPS {
         let (before, began) = (granted.load(Ordering::Relaxed), Instant::now());
         landfall(&bench, &["backup", "--force", "--database-url", bench.postgres.url()], &file, "scheduler").await?;
-        lengths.push(secs(began));
+        lengths.push(began.elapsed().as_secs_f64());
         let during = rate(granted.load(Ordering::Relaxed) - before, began);
         alone.push(spell().await);
         ratios.push(during / ((alone[alone.len() - 2] + alone[alone.len() - 1]) / 2.0));
@@ -62,13 +65,13 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
 
     let began = Instant::now();
     landfall(&bench, &["restore"], &file, "restored").await?;
-    let restored = secs(began);
+    let restored = began.elapsed().as_secs_f64();
     lines.push(Line::plain("grants a second without a backup", format!("{:.0}", median(alone))));
     lines.push(Line::at_least("grants during a backup, of those before and after it", median(ratios), 0.8));
     lines.push(Line::at_most("backup of 1,000,000 sites under grants, s", median(lengths), 60.0));
     lines.push(Line::plain("the backup's file, MB", megabytes.to_string()));
     lines.push(Line::at_most("restore of 1,000,000 sites, s", restored, 180.0));
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.close().await?;
     Ok(lines)
 }

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use landfall_proto::v1;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
 use sqlx::{Executor as _, PgPool};
 use tokio::io::AsyncReadExt as _;
@@ -15,8 +16,9 @@ use tokio::process::Command;
 use tonic::transport::Channel;
 
 use super::super::line::{Line, median};
-use super::{BenchScheduler, load, resident, secs};
+use super::bench_scheduler::{BenchScheduler, authorized};
 use crate::cluster::Binaries;
+use crate::machine::load_average;
 
 /// Number of sites in a measured submission.
 const SITES: usize = 100_000;
@@ -31,7 +33,7 @@ const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
         let mut setup = SubmitSetup::open().await?;
@@ -57,7 +59,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most("after small batches / the first", small / fresh, MOST_RATIO));
     lines.push(Line::at_most("after large batches / the first", large / fresh, MOST_RATIO));
     crawled(&setup.bench.pool).await?;
-    let before = resident(&setup.process)?;
+    let before = setup.process.resident_memory()?;
     for format in ["table", "csv", "json"] {
         let (mut first, mut all) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
@@ -69,10 +71,10 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
         lines.push(Line::at_most(format!("{what}, first byte, s"), median(first), MOST_TO_FIRST_BYTE));
         lines.push(Line::at_most(format!("{what}, all, s"), median(all), MOST_SECONDS));
     }
-    let grown = (resident(&setup.process)? - before) / 1e6;
+    let grown = (setup.process.resident_memory()? - before) / 1e6;
     lines.push(Line::plain("scheduler's memory, more by, MB", format!("{grown:.0}")));
     setup.close().await?;
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     Ok(lines)
 }
 
@@ -101,8 +103,8 @@ impl SubmitSetup {
     /// Submits new sites, and returns the time in seconds.
     async fn submit(&mut self, batch: &str, sites: usize) -> anyhow::Result<f64> {
         let began = Instant::now();
-        super::submit(&mut self.sites, &self.token, batch, sites).await?;
-        Ok(secs(began))
+        submit(&mut self.sites, &self.token, batch, sites).await?;
+        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Submits small batches and updates Postgres' statistics. Then Postgres' query planner expects
@@ -129,7 +131,7 @@ impl SubmitSetup {
         let mut out = child.stdout.take().context("its output")?;
         let mut piece = vec![0; 1 << 16];
         let mut bytes = out.read(&mut piece).await.context("read the report")?;
-        let first = secs(began);
+        let first = began.elapsed().as_secs_f64();
         loop {
             match out.read(&mut piece).await.context("read the report")? {
                 0 => break,
@@ -138,8 +140,30 @@ impl SubmitSetup {
         }
         ensure!(child.wait().await.context("wait for landfall")?.success(), "landfall report failed");
         ensure!(bytes > SITES * 20, "a report of {bytes} bytes");
-        Ok((first, secs(began)))
+        Ok((first, began.elapsed().as_secs_f64()))
     }
+}
+
+/// Submits `count` new sites as a batch.
+pub(super) async fn submit(
+    sites: &mut SiteServiceClient<Channel>,
+    token: &str,
+    batch: &str,
+    count: usize,
+) -> anyhow::Result<()> {
+    use v1::submit_request::Part;
+    let message = |part: Part| v1::SubmitRequest { part: Some(part) };
+    let names: Vec<String> = (0..count).map(|site| format!("h{site}.{batch}.test")).collect();
+    let chunks: Vec<Part> = names
+        .chunks(5_000)
+        .map(|chunk| Part::Chunk(v1::SubmitChunk { sites: chunk.to_vec(), positions: Vec::new() }))
+        .collect();
+    let header = Part::Header(v1::SubmitHeader { batch: batch.to_owned(), ..Default::default() });
+    let messages = std::iter::once(header).chain(chunks).map(message);
+    let request = authorized(tokio_stream::iter(messages.collect::<Vec<_>>()), token)?;
+    let added = sites.submit(request).await.context("submit")?.into_inner().added;
+    ensure!(added == u64::try_from(count)?, "{added} sites were added");
+    Ok(())
 }
 
 /// Creates nine measurements, an assignment and an outcome for every site of the reported batch.

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 
 use super::super::line::{Line, median};
-use super::agent::{Mode, SimulatedAgent};
-use super::{BenchScheduler, await_count, int, load, rate, seed};
+use super::agent::{Mode, SimulatedAgent, await_grants};
+use super::bench_scheduler::BenchScheduler;
+use super::rate::{int, rate};
+use super::seed;
 use crate::cluster::collector::collector;
+use crate::machine::load_average;
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
@@ -36,7 +39,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     })
     .await?;
     let url = format!("http://{address}");
-    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let (mut without, mut with, mut ratios, mut granted) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..PAIRS {
         let off = grants(&bench, &[], &mut granted).await?;
@@ -52,7 +55,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("grants a second with traces", format!("{:.0}", median(with))));
     lines.push(Line::at_least("grants with traces, of those without", median(ratios), FEWEST));
     lines.push(Line::plain("spans a grant", format!("{:.1}", int(spans)? / int(granted)? * 2.0)));
-    lines.push(Line::plain("load average at the end", load()?));
+    lines.push(Line::plain("load average at the end", load_average()?));
     bench.close().await?;
     Ok(lines)
 }
@@ -67,7 +70,7 @@ async fn grants(bench: &BenchScheduler, arguments: &[&str], all: &mut u64) -> an
         agents.push(SimulatedAgent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
     }
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
-    await_count(&granted, WARM).await?;
+    await_grants(&granted, WARM).await?;
     let (before, began) = (granted.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(SPELL).await;
     let rate = rate(granted.load(Ordering::Relaxed) - before, began);
