@@ -24,9 +24,11 @@ mod fetch_sitemaps;
 mod hand_back_pause;
 mod read_while_waiting;
 pub(super) mod redirects;
+mod step_state;
 mod unread_page;
 
 pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
+use step_state::StepState;
 use unread_page::UnreadPage;
 
 pub(super) enum WalkEnd {
@@ -165,6 +167,11 @@ impl Walk<'_> {
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();
+    }
+
+    pub(super) fn step_state(&mut self) -> StepState<'_> {
+        let Self { rules, policy, frontier, state_writer, ledger, watch, .. } = self;
+        StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
 
     fn note_totals(&mut self) {
