@@ -169,7 +169,7 @@ impl Walk<'_> {
         self.frontier.end_step();
     }
 
-    pub(super) fn step_state(&mut self) -> StepState<'_> {
+    fn step_state(&mut self) -> StepState<'_> {
         let Self { rules, policy, frontier, state_writer, ledger, watch, .. } = self;
         StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
