@@ -78,7 +78,7 @@ class Crate:
         for module, text in code.items():
             paths = private[module] + [path.split("::") for path in PATH.findall(USE.sub("", text))]
             found = {self.definer(module, path) for path in paths}
-            self.uses[module] = found - {None, (), module}
+            self.uses[module] = found - {None, module}
 
     def definer(self, module, path, depth=0):
         """The module that defines the name at `path`, as seen from `module`."""

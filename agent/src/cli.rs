@@ -12,8 +12,8 @@ use tokio::runtime::Builder;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
+use crate::LONG_VERSION;
 use crate::cli::doctor::examine;
-use crate::version::LONG_VERSION;
 
 mod crawl;
 pub(crate) mod doctor;

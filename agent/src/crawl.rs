@@ -27,7 +27,7 @@ pub use politeness::RateState;
 pub use politeness::path_filter::PathFilter;
 pub use politeness::robots::RobotsCache;
 
-use crate::clock;
+use crate::machine::clock;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 use crate::warc::Recorder;

@@ -3,7 +3,6 @@
 
 pub(crate) mod crawl_files;
 pub(crate) mod folder;
-pub(crate) mod free_space;
 pub(crate) mod lease_folders;
 pub(crate) mod lease_key;
 pub(crate) mod outbox;

@@ -15,9 +15,9 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use landfall_proto::metrics::{self, MetricsText, label};
 
-use crate::clock;
-use crate::disk::free_space::DiskSpace;
-use crate::version::VERSION;
+use crate::VERSION;
+use crate::machine::clock;
+use crate::machine::free_space::DiskSpace;
 
 pub(crate) const PATH: &str = "/metrics";
 /// Maximum number of values of a label.

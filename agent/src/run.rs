@@ -11,13 +11,15 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
-use crate::listener::Listener;
 use crate::metrics::METRICS;
 use crate::net::request_context::RequestBase;
 use crate::session::schedulers::Schedulers;
 use crate::session::work::Work;
-use crate::version::VERSION;
-use crate::{beacon, crawl, metrics, net, session, warc};
+use crate::{VERSION, crawl, metrics, net, session, warc};
+use listener::Listener;
+
+pub(crate) mod beacon;
+pub(crate) mod listener;
 
 /// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
 /// cannot start, or if the beacon's or the metrics' server ends. Also fails if another machine was

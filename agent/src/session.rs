@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
-use crate::clock::BootTime;
 use crate::disk::lease_key::LeaseKey;
+use crate::machine::clock::BootTime;
 use crate::metrics::{METRICS, MessageDirection};
 use crate::session::backoff::{Backoff, UNHURRIED};
 use crate::session::schedulers::Schedulers;

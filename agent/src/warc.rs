@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
 use crate::disk::folder::FolderError;
-use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
+use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
 use body::Body;
 pub use exchange::{AnsweredRequest, Recording, Truncated};
 use exchange::{CrawlIdentity, EndedExchanges};

@@ -16,9 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use crate::clock as clocks;
 use crate::config::{Config, ExecConfig, SchedulerUrl, program};
-use crate::disk::free_space;
+use crate::machine::clock as clocks;
+use crate::machine::free_space;
 use crate::net::dns::DnsError;
 use crate::session::endpoint::endpoint;
 use crate::session::{bearer, unreached};
@@ -339,7 +339,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::listener::Listener;
+    use crate::run::listener::Listener;
     use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
 
     fn config(scheduler: &str, folder: &Path) -> Config {
@@ -413,7 +413,7 @@ mod tests {
         assert!(beacon(&config, true).await.is_wrong());
         hanging_up.await.unwrap().unwrap();
 
-        let ours = Listener::bind("127.0.0.1:0".parse().unwrap(), crate::beacon::reply).await.unwrap();
+        let ours = Listener::bind("127.0.0.1:0".parse().unwrap(), crate::run::beacon::reply).await.unwrap();
         config.beacon.listen.set_port(ours.port);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(ours.serve(stop.clone()));

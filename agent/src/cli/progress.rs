@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
-use crate::clock;
 use crate::crawl::CrawlProgress;
+use crate::machine::clock;
 use crate::warc::Store;
 
 /// Interval between updates of the line on a terminal.

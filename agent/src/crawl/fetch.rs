@@ -23,9 +23,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
 use super::{Blocker, Trouble};
-use crate::clock;
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
+use crate::machine::clock;
 use crate::metrics::METRICS;
 use crate::net::error_causes::{causes, innermost};
 use crate::net::guard::ResolveError;

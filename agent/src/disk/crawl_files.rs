@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::clock;
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::lease_key::LeaseKey;
+use crate::machine::clock;
 
 /// The folder is locked because two agents that shared it would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };

@@ -138,7 +138,7 @@ mod tests {
         for (name, age) in [("1-1", 30), ("2-7", 10), ("3-1", 20), ("notes", 40), ("4-1-old", 40)] {
             let folder = root.path().join(name);
             fs::create_dir(&folder).unwrap();
-            let changed = crate::clock::wall() - std::time::Duration::from_secs(age);
+            let changed = crate::machine::clock::wall() - std::time::Duration::from_secs(age);
             File::open(&folder).unwrap().set_modified(changed).unwrap();
         }
         fs::write(root.path().join("5-1"), "a file").unwrap();

@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::disk::folder::{FolderError, blocking};
-use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_key::LeaseKey;
+use crate::machine::free_space::LimitedDisk;
 
 mod folder;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::clock::BootTime;
 use crate::crawl::SchedulerSilence;
+use crate::machine::clock::BootTime;
 
 /// Fraction of the time to the deadline after which crawls count as disconnected. A heartbeat
 /// interval is at most half of a lease's lifetime, and varies by up to a fifth. So while the

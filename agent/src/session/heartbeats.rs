@@ -8,7 +8,7 @@ use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
 use super::convert::duration;
-use crate::clock::BootTime;
+use crate::machine::clock::BootTime;
 
 /// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;

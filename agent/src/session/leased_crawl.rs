@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::convert::leases;
 use super::event::WorkEvent;
 use super::own_or_external::{Crawler, LeasedCrawl};
-use crate::clock;
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::lease_key::LeaseKey;
 use crate::disk::outbox::OutcomeWriter;
+use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 
 pub(super) struct LeaseCrawl {

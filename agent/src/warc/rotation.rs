@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 use super::member::Gzip;
 use super::names;
 use super::volume::Volume;
-use crate::clock;
+use crate::machine::clock;
 
 /// Writes exchanges to one file after another. Its functions block.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use super::exchange::Exchange;
 use super::fields::{Fields, date, new_id};
 use super::member::Gzip;
 use super::{digest, names};
+use crate::VERSION;
 use crate::net::user_agent::UserAgent;
-use crate::version::VERSION;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;

@@ -10,7 +10,7 @@ use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODI
 use reqwest::{Response, Url, Version};
 use url::Position;
 
-use crate::clock;
+use crate::machine::clock;
 use crate::warc::AnsweredRequest;
 
 /// Initial buffer size for a head. Most heads need half of it.

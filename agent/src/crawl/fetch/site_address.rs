@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
-use crate::clock::BootTime;
+use crate::machine::clock::BootTime;
 use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::net::request_context::RequestContext;

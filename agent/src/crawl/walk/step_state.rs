@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::unread_page::UnreadPage;
-use crate::clock;
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::frontier::Frontier;
 use crate::crawl::frontier::storage::StateWriter;
@@ -11,6 +10,7 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::stopwatch::{Stopwatch, unix_ms};
+use crate::machine::clock;
 
 /// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
 /// thousands of rules, and each link is matched against all of them.

@@ -227,7 +227,7 @@ mod tests {
     }
 
     async fn beacon() -> Listener {
-        Listener::bind("127.0.0.1:0".parse().unwrap(), crate::beacon::reply).await.unwrap()
+        Listener::bind("127.0.0.1:0".parse().unwrap(), crate::run::beacon::reply).await.unwrap()
     }
 
     #[tokio::test]
