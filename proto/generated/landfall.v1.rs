@@ -78,13 +78,13 @@ pub struct BeaconFailure {
 /// From agent to scheduler.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionRequest {
-    /// Exactly one is set.
+    /// Exactly one of these messages is set.
     #[prost(oneof = "session_request::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub message: ::core::option::Option<session_request::Message>,
 }
 /// Nested message and enum types in `SessionRequest`.
 pub mod session_request {
-    /// Exactly one is set.
+    /// Exactly one of these messages is set.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// The first message of every session.
@@ -116,13 +116,13 @@ pub mod session_request {
 /// From scheduler to agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SessionResponse {
-    /// Exactly one is set.
+    /// Exactly one of these messages is set.
     #[prost(oneof = "session_response::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub message: ::core::option::Option<session_response::Message>,
 }
 /// Nested message and enum types in `SessionResponse`.
 pub mod session_response {
-    /// Exactly one is set.
+    /// Exactly one of these messages is set.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Message {
         /// The first message of every session.
@@ -152,7 +152,7 @@ pub mod session_response {
         Preempt(super::PreemptOrder),
     }
 }
-/// Opens a session. Set by the agent.
+/// Opens a session. Sent by the agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Register {
     /// The agent's name; must be the name for which the credential was issued.
@@ -184,27 +184,27 @@ pub struct Register {
     /// acknowledged.
     #[prost(message, repeated, tag = "9")]
     pub held: ::prost::alloc::vec::Vec<HeldLease>,
-    /// True if another process with the same credential has superseded this process. Then the
-    /// scheduler refuses this process with ABORTED while the other is connected.
+    /// True if another process with the same credential has superseded this process. The scheduler
+    /// then refuses this process with ABORTED while the other process is connected.
     #[prost(bool, tag = "10")]
     pub yields: bool,
-    /// A random number above 0, drawn when the process starts and the same in all of its sessions. It
-    /// distinguishes a reconnecting agent from another process with the same credential. 0 from agents
-    /// older than this field.
+    /// A random number above 0, drawn when the process starts and the same in all of its sessions. The
+    /// number distinguishes a reconnecting agent from another process with the same credential. Agents
+    /// older than this field send 0.
     #[prost(int64, tag = "11")]
     pub process: i64,
 }
 /// The key of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldLease {
-    /// The leased task.
+    /// The identifier of the leased task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
 }
-/// Confirms the session and configures the agent. Set by the scheduler.
+/// Confirms the session and configures the agent. Sent by the scheduler.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Welcome {
     /// The agent's identifier.
@@ -234,7 +234,7 @@ pub struct Welcome {
     #[prost(string, repeated, tag = "7")]
     pub other_scheduler_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Renews the session. Set by the agent.
+/// Renews the session. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
     /// Rises by one with each heartbeat of a session, starting at 1.
@@ -258,18 +258,18 @@ pub struct Heartbeat {
     /// Free bytes of the fullest file system to which the agent writes; absent when unknown.
     #[prost(uint64, optional, tag = "7")]
     pub disk_free_bytes: ::core::option::Option<u64>,
-    /// Total bytes of this file system; absent when unknown.
+    /// Total bytes of the file system that `disk_free_bytes` describes; absent when unknown.
     #[prost(uint64, optional, tag = "8")]
     pub disk_size_bytes: ::core::option::Option<u64>,
 }
-/// Confirms a renewal; sent after its commit.
+/// Confirms that a heartbeat has renewed the session; sent after the renewal is committed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatAck {
     /// The sequence number of the recorded heartbeat.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
 }
-/// Orders the measurement of one host. Set by the scheduler.
+/// Orders the measurement of one host. Sent by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasureOrder {
     /// Identifies the order; the report repeats it.
@@ -278,8 +278,8 @@ pub struct MeasureOrder {
     /// Maximum number of samples, 1 to 1000. The first request of the connection is not a sample.
     #[prost(uint32, tag = "4")]
     pub samples: u32,
-    /// The pause before *every* request, including the connection's first. So landmarks that measure a
-    /// site one after another send it at most one request in this time.
+    /// The pause before *every* request, including the first request of a connection. Therefore,
+    /// landmarks that measure a site one after another send it at most one request in this time.
     #[prost(message, optional, tag = "5")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
     /// Time after which a sample without an answer counts as lost.
@@ -288,32 +288,33 @@ pub struct MeasureOrder {
     /// The metric to measure.
     #[prost(enumeration = "DistanceMetric", tag = "7")]
     pub metric: i32,
-    /// Number of answered samples after which the agent may stop, if they determine the round trip
-    /// well enough. Absent: the agent takes all samples.
+    /// Number of answered samples after which the agent may stop, if these samples determine the round
+    /// trip well enough. If absent, the agent takes all samples.
     #[prost(uint32, optional, tag = "8")]
     pub least_samples: ::core::option::Option<u32>,
     /// Instead of measuring, the agent may report its measurement of another site at the same address,
-    /// port and scheme, if that measurement is at most this old. Absent: the agent must measure.
+    /// port and scheme, if that measurement is at most this old. If absent, the agent must measure.
     #[prost(message, optional, tag = "9")]
     pub share_max_age: ::core::option::Option<::prost_types::Duration>,
     /// Only resolve the site's name: the agent reports `postponed` with the address and sends no
-    /// request. Set while the scheduler does not know the address and so cannot lock it. Agents that
-    /// predate this field take samples instead.
+    /// request. This field is set while the scheduler does not know the address and therefore cannot
+    /// lock it. Agents that predate this field take samples instead.
     #[prost(bool, tag = "10")]
     pub resolve_only: bool,
-    /// The address that this order has locked. If the name resolves to it, the agent connects there
-    /// first. Otherwise the agent sends no request and reports `postponed` with the address to which
-    /// the name resolves. Empty for beacons and with `resolve_only`. If it is empty in any other
-    /// order, the agent may use any address.
+    /// The address that this order has locked. If the name resolves to this address, the agent
+    /// connects to it first. If the name resolves only to other addresses, the agent sends no request
+    /// and reports `postponed` with the address to which the name resolves. This field is empty for
+    /// beacons and with `resolve_only`. If the field is empty in any other order, the agent may use
+    /// any address.
     #[prost(string, tag = "11")]
     pub address: ::prost::alloc::string::String,
-    /// Exactly one is set.
+    /// Exactly one of the two targets is set.
     #[prost(oneof = "measure_order::Target", tags = "2, 3")]
     pub target: ::core::option::Option<measure_order::Target>,
 }
 /// Nested message and enum types in `MeasureOrder`.
 pub mod measure_order {
-    /// Exactly one is set.
+    /// Exactly one of the two targets is set.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Target {
         /// A site.
@@ -333,25 +334,27 @@ pub struct SiteTarget {
     /// The submitted name: a bare host, or scheme://host:port.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// The settled origin (scheme://host:port). If it is empty, the prober determines it: https before
-    /// http for a bare host, and at most one redirect inside the registrable domain.
+    /// The settled origin (scheme://host:port), which an earlier prober has determined. If it is
+    /// empty, the prober determines the origin: for a bare host it tries https before http, and it
+    /// follows at most five redirects, only inside the registrable domain.
     #[prost(string, tag = "3")]
     pub origin: ::prost::alloc::string::String,
 }
 /// A beacon to measure.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeaconTarget {
-    /// The beacon's agent.
+    /// The identifier of the agent that runs the beacon.
     #[prost(int64, tag = "1")]
     pub agent_id: i64,
-    /// The beacon's URL. The guard permits the address of an enrolled beacon.
+    /// The beacon's URL. The agent's guard permits the address only if it is public, or in a network
+    /// that the agent's configuration allows.
     #[prost(string, tag = "2")]
     pub url: ::prost::alloc::string::String,
 }
-/// The answer to a `MeasureOrder`; a repeat is recognised by `order_id`. Set by the agent.
+/// The answer to a `MeasureOrder`; a repeat is recognised by `order_id`. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasurementReport {
-    /// The answered order.
+    /// The identifier of the answered order.
     #[prost(int64, tag = "1")]
     pub order_id: i64,
     /// The site's settled origin (scheme://host:port); empty for beacons, and if no server answered.
@@ -376,13 +379,13 @@ pub struct MeasurementReport {
     /// reported instead; absent if they were not compared.
     #[prost(bool, optional, tag = "10")]
     pub agreed: ::core::option::Option<bool>,
-    /// Exactly one is set.
+    /// Exactly one of these results is set.
     #[prost(oneof = "measurement_report::Result", tags = "2, 3, 6")]
     pub result: ::core::option::Option<measurement_report::Result>,
 }
 /// Nested message and enum types in `MeasurementReport`.
 pub mod measurement_report {
-    /// Exactly one is set.
+    /// Exactly one of these results is set.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Result {
         /// At least one sample was answered.
@@ -398,9 +401,9 @@ pub mod measurement_report {
 }
 /// Reports that the order has not locked the address to which the name resolves at the agent. The
 /// report contains this address. The causes: the order asked only for the address; the name resolves
-/// to another address than the scheduler expected; the site settled at another address; or the agent
-/// is measuring another site there. The scheduler repeats the order when that address is free. A
-/// report without an address counts as a failure.
+/// to another address than the scheduler expected; the site redirects to another address; or the
+/// agent is measuring another site there. The scheduler repeats the order when that address is free.
+/// A report without an address counts as a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Postponed {}
 /// A summary of one prober's samples of one host.
@@ -437,7 +440,7 @@ pub struct Measurement {
 /// Why a host could not be measured.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasurementFailure {
-    /// The class.
+    /// The class of the failure.
     #[prost(enumeration = "measurement_failure::Reason", tag = "1")]
     pub reason: i32,
     /// One sentence for people.
@@ -460,7 +463,7 @@ pub mod measurement_failure {
     )]
     #[repr(i32)]
     pub enum Reason {
-        /// Never sent.
+        /// This value is never sent.
         Unspecified = 0,
         /// The name did not resolve.
         Dns = 1,
@@ -559,15 +562,15 @@ pub struct CrawlPolicy {
     /// Minimum time between the starts of two requests to a site that is small or of unknown size.
     #[prost(message, optional, tag = "5")]
     pub request_interval: ::core::option::Option<::prost_types::Duration>,
-    /// The same minimum for a large site, which has 100,000 pages or more. Between small and large
-    /// sites, the minimum is interpolated by the logarithm of the size. At most `request_interval`;
-    /// absent: equal to `request_interval`.
+    /// Minimum time between the starts of two requests to a large site, which has 100,000 pages or
+    /// more. Between small and large sites, the minimum is interpolated by the logarithm of the size.
+    /// This field is at most `request_interval`; if it is absent, it equals `request_interval`.
     #[prost(message, optional, tag = "6")]
     pub shortest_interval: ::core::option::Option<::prost_types::Duration>,
     /// Whether to read the sitemaps that robots.txt names; absent means true.
     #[prost(bool, optional, tag = "7")]
     pub sitemaps: ::core::option::Option<bool>,
-    /// Whether agents with a page store keep these pages; absent means true.
+    /// Whether agents with a page store keep the crawled pages; absent means true.
     #[prost(bool, optional, tag = "8")]
     pub store: ::core::option::Option<bool>,
     /// Follow only links that match one of these patterns; absent or empty: follow all. The start page
@@ -577,18 +580,18 @@ pub struct CrawlPolicy {
     /// Do not follow links that match one of these patterns, even if `include` matches.
     #[prost(message, optional, tag = "10")]
     pub exclude: ::core::option::Option<PathPatterns>,
-    /// Contact in the user agent of these crawls: an http, https or mailto URL. Absent or empty: the
-    /// fleet's contact URL.
+    /// Contact in the user agent of these crawls: an http, https or mailto URL. If absent or empty,
+    /// the fleet's contact URL is used.
     #[prost(string, optional, tag = "11")]
     pub contact_url: ::core::option::Option<::prost::alloc::string::String>,
     /// Time from the end of a site's crawl to its next crawl, 1 hour to 365 days; absent: no recrawl.
-    /// Used by the scheduler only; orders do not contain it.
+    /// Only the scheduler uses this field; orders do not contain it.
     #[prost(message, optional, tag = "12")]
     pub recrawl_interval: ::core::option::Option<::prost_types::Duration>,
     /// The crawler's name, NAME or NAME/VERSION. NAME has at most 40 letters, '-' and '*', and is also
     /// the name that the crawler obeys in robots.txt. VERSION has at most 20 letters, digits, '.', '-'
-    /// and '*'. The contact and the software's name stay in the user agent. Absent or empty: the
-    /// software's name alone. Agents older than this field use the software's name.
+    /// and '*'. The contact and the software's name stay in the user agent. If absent or empty, the
+    /// software's name is used alone. Agents older than this field use the software's name.
     #[prost(string, optional, tag = "13")]
     pub user_agent: ::core::option::Option<::prost::alloc::string::String>,
     /// Maximum number of discovered hosts (other sites to which pages link) in the outcome, at most
@@ -596,23 +599,23 @@ pub struct CrawlPolicy {
     #[prost(uint32, optional, tag = "14")]
     pub max_hosts: ::core::option::Option<u32>,
 }
-/// A granted lease. A repeat is recognised by (`task_id`, `token`). Set by the scheduler.
+/// A granted lease. A repeat is recognised by (`task_id`, `token`). Sent by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlOrder {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The lease's fencing token: rises by one with each grant of the task.
+    /// The lease's fencing token, which rises by one with each grant of the task.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// The site.
+    /// The site to crawl.
     #[prost(message, optional, tag = "3")]
     pub site: ::core::option::Option<SiteTarget>,
     /// The limits of the crawl.
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<CrawlPolicy>,
     /// The state of the task's last `CrawlCheckpoint`; empty if there is none. Agents older than this
-    /// field begin anew.
+    /// field begin the crawl anew.
     #[prost(bytes = "vec", tag = "5")]
     pub checkpoint: ::prost::alloc::vec::Vec<u8>,
     /// Number of pages of the site's last crawl, as an estimate of the site's size; absent if there
@@ -620,15 +623,15 @@ pub struct CrawlOrder {
     #[prost(uint32, optional, tag = "6")]
     pub last_pages: ::core::option::Option<u32>,
 }
-/// The progress of a crawl. Sent about once a minute, and before the lease is returned. The
-/// scheduler stores it with the task if the lease is the newest, and sends no answer. Set by the
-/// agent.
+/// The progress of a crawl. The agent sends it about once a minute, and before it returns the lease.
+/// The scheduler stores the checkpoint with the task if the lease is the task's newest, and sends no
+/// answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlCheckpoint {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// Pages fetched so far, by all agents that have had the task.
@@ -641,7 +644,7 @@ pub struct CrawlCheckpoint {
     #[prost(message, optional, tag = "5")]
     pub rate_state: ::core::option::Option<CrawlRateState>,
 }
-/// Why a crawl under way is slow or pauses. Set by the agent.
+/// Why a crawl under way is slow or pauses. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlRateState {
     /// The current minimum time between the starts of two requests.
@@ -651,7 +654,8 @@ pub struct CrawlRateState {
     /// pause.
     #[prost(message, optional, tag = "2")]
     pub pause: ::core::option::Option<::prost_types::Duration>,
-    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
+    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without such a
+    /// response.
     #[prost(uint32, tag = "3")]
     pub turned_away: u32,
     /// Number of requests that failed in a row; after 50 the crawl ends.
@@ -660,7 +664,7 @@ pub struct CrawlRateState {
     /// Number of requests in the last minute.
     #[prost(uint32, tag = "5")]
     pub recent_requests: u32,
-    /// Number of these requests that failed.
+    /// Number of failed requests in the last minute.
     #[prost(uint32, tag = "6")]
     pub recent_errors: u32,
     /// The newest error, one sentence for people; empty if there was none.
@@ -670,82 +674,83 @@ pub struct CrawlRateState {
 /// Asks whether a crawl may send requests to an address. All sites at one address share a limit on
 /// concurrent crawls, over all agents. The agent sends this message before its first request, and
 /// again if the site's name resolves to another address. A repeat is recognised by the lease and the
-/// address. The agent sends the site no request until it has the answer. Set by the agent.
+/// address. The agent sends the site no request until it has the answer. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitRequest {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// The address, without port.
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
 }
-/// The answer to a `PermitRequest`, sent after its commit. Set by the scheduler.
+/// The answer to a `PermitRequest`. The scheduler sends it after committing its decision.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitAnswer {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// The address of the request.
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
-    /// Whether the agent may send requests there until the lease ends. If false, the lease has ended,
-    /// and its task waits for the address.
+    /// Whether the agent may send requests to the address until the lease ends. If false, the lease
+    /// has ended, and its task waits for the address.
     #[prost(bool, tag = "4")]
     pub granted: bool,
-    /// Why it was not granted, one sentence for people; empty if it was.
+    /// Why the permit was not granted, one sentence for people; empty if it was granted.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Takes a lease back because its task was cancelled. The agent stops the crawl. An outcome that it
-/// still reports is answered STALE. Set by the scheduler.
+/// Takes a lease back because its task was cancelled. The agent stops the crawl. If the agent still
+/// reports an outcome, the scheduler answers STALE. Sent by the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelOrder {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
 }
 /// Asks the agent to return a lease before its crawl has ended, because another agent would end the
 /// crawl sooner. The agent sends the site no further request. It sends a `CrawlCheckpoint` and,
-/// after one request interval, the `LeaseRelease`. Until then it holds the lease. If the crawl has
-/// ended meanwhile, the agent reports its outcome, and this outcome counts. The order is repeated on
-/// a new session, and ignored for a lease that the agent does not hold. Agents older than this
-/// message continue the crawl. Set by the scheduler.
+/// after one request interval, the `LeaseRelease`. Until it sends the `LeaseRelease`, the agent
+/// holds the lease. If the crawl has ended meanwhile, the agent reports its outcome, and this
+/// outcome counts. The scheduler repeats the order on a new session. The agent ignores an order for
+/// a lease that it does not hold. Agents older than this message continue the crawl. Sent by the
+/// scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PreemptOrder {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// The reason, one sentence for people.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
 }
-/// The end of a crawl. The agent repeats it until it receives an `OutcomeAck` with the same key. Set
-/// by the agent.
+/// The end of a crawl. The agent repeats the report until it receives an `OutcomeAck` with the same
+/// `task_id` and `token`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutcomeReport {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// How the crawl ended.
     #[prost(enumeration = "OutcomeKind", tag = "3")]
     pub kind: i32,
-    /// The budget that ended the crawl, if truncated.
+    /// The budget that ended the crawl, if the outcome is `truncated`.
     #[prost(enumeration = "Budget", tag = "4")]
     pub budget: i32,
     /// Number of pages fetched with status 200.
@@ -782,28 +787,28 @@ pub struct OutcomeReport {
     #[prost(uint32, tag = "14")]
     pub trapped: u32,
     /// The other sites to which pages of this site link, at most `CrawlPolicy.max_hosts`: each a bare
-    /// host, or scheme://host:port if the port is not the scheme's default. Set by the agent.
+    /// host, or scheme://host:port if the port is not the scheme's default.
     #[prost(string, repeated, tag = "17")]
     pub hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What forbids the crawl, if blocked.
+    /// What forbids the crawl, if the outcome is `blocked`.
     #[prost(enumeration = "BlockedBy", tag = "15")]
     pub blocked_by: i32,
-    /// The cause, if unreachable.
+    /// Why the site returned no page, if the outcome is `unreachable`.
     #[prost(enumeration = "Trouble", tag = "16")]
     pub trouble: i32,
 }
 /// Announces that the agent is stopping: it accepts no new lease, returns the leases that it holds,
 /// and then ends the stream. The session then closes at once instead of expiring. A stream that ends
-/// without this message counts as a broken connection. Set by the agent.
+/// without this message counts as a broken connection. Sent by the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
-/// Returns a lease whose crawl has not begun or not ended. Set by the agent.
+/// Returns a lease whose crawl has not begun or not ended. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseRelease {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// The message of the crawl's crash, one sentence for people; empty if the crawl did not crash. A
@@ -811,23 +816,24 @@ pub struct LeaseRelease {
     #[prost(string, tag = "3")]
     pub crash: ::prost::alloc::string::String,
     /// Remaining time of a pause that the site asked for. Until the pause ends, no agent crawls the
-    /// site. Absent if there is none.
+    /// site. Absent if there is no pause.
     #[prost(message, optional, tag = "4")]
     pub not_before: ::core::option::Option<::prost_types::Duration>,
 }
 /// The answer to an `OutcomeReport`, sent after the outcome's commit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutcomeAck {
-    /// The task.
+    /// The task's identifier.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The token of the grant.
+    /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// The answer.
+    /// What the scheduler did with the outcome.
     #[prost(enumeration = "outcome_ack::Answer", tag = "3")]
     pub answer: i32,
-    /// Why it was refused, one sentence for people; empty if it was not refused.
+    /// Why the outcome was refused, or that it differs from the recorded outcome, one sentence for
+    /// people; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -847,12 +853,12 @@ pub mod outcome_ack {
     )]
     #[repr(i32)]
     pub enum Answer {
-        /// Never sent.
+        /// This value is never sent.
         Unspecified = 0,
-        /// Recorded.
+        /// The outcome was recorded.
         Accepted = 1,
-        /// Already recorded; nothing changed. If this outcome differs from the recorded one, the
-        /// recorded one stays, and `reason` reports the difference.
+        /// The outcome was already recorded; nothing changed. If the new outcome differs from the
+        /// recorded outcome, the recorded outcome stays, and `reason` reports the difference.
         Duplicate = 2,
         /// A newer grant exists, or the task is unknown or has ended in another way; nothing changed.
         Stale = 3,
@@ -886,7 +892,7 @@ pub mod outcome_ack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum DistanceMetric {
-    /// Never sent.
+    /// This value is never sent.
     Unspecified = 0,
     /// The time from sending a request on a warm connection to the first byte of the answer.
     Ttfb = 1,
@@ -923,11 +929,11 @@ impl DistanceMetric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum OutcomeKind {
-    /// Never sent.
+    /// This value is never sent.
     Unspecified = 0,
     /// All pages reachable within the depth were fetched.
     Complete = 1,
-    /// A budget ended it; this does not count as a success.
+    /// A budget ended the crawl, which does not count as a success.
     Truncated = 2,
     /// robots.txt or the guard forbids the site.
     Blocked = 3,
@@ -1007,12 +1013,12 @@ impl Budget {
 pub enum BlockedBy {
     /// The crawl was not blocked, or the agent does not report the cause.
     Unspecified = 0,
-    /// robots.txt forbids it, or could not be fetched.
+    /// robots.txt forbids the crawl, or could not be fetched.
     Robots = 1,
-    /// The guard: agents may not connect to the address.
+    /// The guard forbids connections to the address.
     Guard = 2,
-    /// The breaker: too many requests failed in a row. No agent crawls the site until an operator
-    /// reopens it.
+    /// The site's circuit breaker opened, because too many requests failed in a row. No agent crawls
+    /// the site until an operator reopens it.
     Breaker = 3,
 }
 impl BlockedBy {
@@ -1043,7 +1049,7 @@ impl BlockedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Trouble {
-    /// The site is not unreachable, or the agent does not report the cause.
+    /// The outcome is not `unreachable`, or the agent does not report the cause.
     Unspecified = 0,
     /// The name resolves to no address.
     NameNotFound = 1,
@@ -1559,20 +1565,20 @@ pub mod agent_service_server {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Epoch {
-    /// Its number.
+    /// The epoch's number.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
     /// When the measurements of the mesh were read.
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub fitted_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Why it was fitted, one phrase.
+    /// Why the embedding was fitted, one phrase.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
     /// Number of placed agents, including landmarks.
     #[prost(uint32, tag = "4")]
     pub agents: u32,
-    /// Number of landmarks on which it was fitted.
+    /// Number of landmarks on which the embedding was fitted.
     #[prost(uint32, tag = "5")]
     pub landmarks: u32,
     /// Number of dimensions, without the height.
@@ -1581,10 +1587,12 @@ pub struct Epoch {
     /// Root mean square of the landmarks' relative errors; no unit.
     #[prost(double, tag = "7")]
     pub fit_error: f64,
-    /// Median of |ln(predicted / measured)| over the mesh on which it was fitted; absent if unknown.
+    /// Median of |ln(predicted / measured)| over the mesh on which the embedding was fitted; absent if
+    /// unknown.
     #[prost(double, optional, tag = "8")]
     pub mesh_error: ::core::option::Option<f64>,
-    /// Median distance of agents from their places in the former epoch; absent if there was none.
+    /// Median distance of agents from their places in the former epoch; absent if there was no former
+    /// epoch.
     #[prost(message, optional, tag = "9")]
     #[serde(rename = "median_move_ms", serialize_with = "crate::json::millis")]
     pub median_move: ::core::option::Option<::prost_types::Duration>,
@@ -1616,7 +1624,7 @@ pub struct ShowEmbeddingResponse {
     /// Agents with an unusually large error, largest first.
     #[prost(message, repeated, tag = "4")]
     pub suspects: ::prost::alloc::vec::Vec<AgentError>,
-    /// Agents with too few measured distances for a reliable place.
+    /// Agents that have too few measured distances to be placed reliably.
     #[prost(message, repeated, tag = "5")]
     pub low_confidence: ::prost::alloc::vec::Vec<AgentError>,
 }
@@ -1646,7 +1654,7 @@ pub struct AgentError {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// Median of |ln(predicted / measured)| over its pairs; no unit.
+    /// Median of |ln(predicted / measured)| over the agent's pairs; no unit.
     #[prost(double, tag = "2")]
     pub median_error: f64,
     /// Number of measured pairs with this agent.
@@ -1663,14 +1671,15 @@ pub struct FitEmbeddingRequest {
 /// The result of a fit.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FitEmbeddingResponse {
-    /// The new epoch; absent if it was not fitted in time. The fit then follows as soon as possible.
+    /// The new epoch; absent if the embedding was not fitted in time. In this case, the fit follows as
+    /// soon as possible.
     #[prost(message, optional, tag = "1")]
     pub epoch: ::core::option::Option<Epoch>,
 }
 /// Asks for the epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEpochsRequest {
-    /// Maximum number of epochs, 1 to 1000; 0: 20.
+    /// Maximum number of epochs, 1 to 1000; 0 means 20.
     #[prost(uint32, tag = "1")]
     pub limit: u32,
 }
@@ -1703,23 +1712,23 @@ pub struct PlacedAgent {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier (ISP).
+    /// The agent's carrier (ISP).
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Whether it is a landmark of this embedding.
+    /// Whether the agent is a landmark of this embedding.
     #[prost(bool, tag = "4")]
     pub landmark: bool,
-    /// The position in milliseconds, one component per dimension.
+    /// The agent's position in milliseconds, one component per dimension.
     #[prost(double, repeated, tag = "5")]
     pub position_ms: ::prost::alloc::vec::Vec<f64>,
     /// The height in milliseconds, never negative: the delay of the agent's access link, which is part
     /// of every path to it.
     #[prost(double, tag = "6")]
     pub height_ms: f64,
-    /// Root mean square of its relative errors; no unit.
+    /// Root mean square of the agent's relative errors; no unit.
     #[prost(double, tag = "7")]
     pub fit_error: f64,
 }
@@ -2285,14 +2294,15 @@ pub struct EventsRequest {
     /// Continue with new events until the caller ends the call.
     #[prost(bool, tag = "5")]
     pub follow: bool,
-    /// All events since this moment, by the database's clock, oldest first, instead of the newest.
+    /// Send all events since this time (by the database's clock), oldest first, instead of the newest
+    /// events.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
     /// Only events of these kinds; empty: all. A kind is a `noun`, or a `noun` and a `what`, such as
-    /// lease-expired. For an unknown kind INVALID_ARGUMENT names all kinds.
+    /// lease-expired. For an unknown kind, the error INVALID_ARGUMENT names all kinds.
     #[prost(string, repeated, tag = "7")]
     pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only events before this moment; cannot be combined with `follow`.
+    /// Only events before this time; cannot be combined with `follow`.
     #[prost(message, optional, tag = "8")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
     /// Only events of agents in one of these cities; empty: all. Case is ignored here, in `carriers`
@@ -2311,7 +2321,7 @@ pub struct EventsRequest {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
-    /// Its number; some numbers are never used.
+    /// The event's number; some numbers are never used.
     #[prost(int64, tag = "1")]
     pub id: i64,
     /// Time of the transition, by the database's clock.
@@ -2341,7 +2351,8 @@ pub struct Event {
     #[prost(uint32, tag = "8")]
     #[serde(serialize_with = "crate::json::some")]
     pub round: u32,
-    /// The lease's token; for a task its newest token; 0 before the first grant.
+    /// The lease's token or, for an event about a task, the task's newest token; 0 before the first
+    /// grant.
     #[prost(int64, tag = "9")]
     #[serde(serialize_with = "crate::json::some")]
     pub token: i64,
@@ -2685,7 +2696,8 @@ pub struct ShowSchedulerRequest {}
 /// The scheduler that answers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowSchedulerResponse {
-    /// Its version, with the commit from which it was built, if the build recorded that.
+    /// The scheduler's version, with the commit from which it was built, if the build recorded the
+    /// commit.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
 }
@@ -2696,13 +2708,13 @@ pub struct CreateEnrolmentRequest {
     /// in use.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier (ISP).
+    /// The agent's carrier (ISP).
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// The country, ISO 3166-1 alpha-2; empty when unknown.
+    /// The agent's country, ISO 3166-1 alpha-2; empty when unknown.
     #[prost(string, tag = "4")]
     pub country: ::prost::alloc::string::String,
     /// How long the token is valid, ten minutes to thirty days; absent: one day.
@@ -2715,13 +2727,13 @@ pub struct CreateEnrolmentRequest {
     #[prost(double, optional, tag = "7")]
     pub longitude: ::core::option::Option<f64>,
     /// Tags that batches may require: at most 16, each of 1 to 32 characters of a-z, 0-9, '.', '\_' and
-    /// '-'. An agent that is enrolled again keeps its tags if this is empty.
+    /// '-'. An agent that is enrolled again keeps its tags if this field is empty.
     #[prost(string, repeated, tag = "8")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Permits the token even if an agent of this name is in use. When the token is used, the name
-    /// passes to the new machine: the former credential becomes invalid and its session ends. Without
-    /// this field a name in use is an error (FAILED_PRECONDITION), both here and when the token is
-    /// used.
+    /// Permits the token even if an agent with this name is in use. When the token is used, the name
+    /// passes to the new machine: the former credential becomes invalid and its session ends. If this
+    /// field is false, a name in use is an error (FAILED_PRECONDITION), both in this call and when the
+    /// token is used.
     #[prost(bool, tag = "9")]
     pub replaces: bool,
 }
@@ -2731,7 +2743,7 @@ pub struct CreateEnrolmentResponse {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The token. It is shown only here; the scheduler stores its hash.
+    /// The token. It is shown only in this response, because the scheduler stores only its hash.
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
     /// When the token expires.
@@ -2755,7 +2767,7 @@ pub struct CreateEnrolmentResponse {
     /// Whether the token may replace an agent in use.
     #[prost(bool, tag = "9")]
     pub replaces: bool,
-    /// Whether an agent of this name is in use now.
+    /// Whether an agent with this name is in use now.
     #[prost(bool, tag = "10")]
     pub in_use: bool,
 }
@@ -2765,7 +2777,7 @@ pub struct CreateEnrolmentsRequest {
     /// The agents, at most 5,000.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<CreateEnrolmentRequest>,
-    /// Check everything, and make no token.
+    /// Check the whole request, but make no token.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
 }
@@ -2789,7 +2801,7 @@ pub struct EnrolmentProblem {
     #[prost(string, tag = "2")]
     pub problem: ::prost::alloc::string::String,
 }
-/// The new operator's token.
+/// The new token of the operator.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplaceOperatorTokenRequest {
     /// SHA-256 of the new token, 32 bytes. The token itself is not sent.
@@ -2836,7 +2848,7 @@ pub struct ListEnrolmentsResponse {
     /// The newest 10,000 tokens, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<Enrolment>,
-    /// Number of older tokens that are left out, whether they match or not.
+    /// Number of older tokens that are left out, whether they match the request or not.
     #[prost(uint64, tag = "2")]
     pub older: u64,
 }
@@ -2850,20 +2862,20 @@ pub struct Enrolment {
     /// The agent's name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "3")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier (ISP).
+    /// The agent's carrier (ISP).
     #[prost(string, tag = "4")]
     pub carrier: ::prost::alloc::string::String,
-    /// The country; empty when unknown.
+    /// The agent's country; empty when unknown.
     #[prost(string, tag = "5")]
     pub country: ::prost::alloc::string::String,
     /// The token's state.
     #[prost(enumeration = "EnrolmentState", tag = "6")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::EnrolmentState, _>")]
     pub state: i32,
-    /// When it was made.
+    /// When the token was made.
     #[prost(message, optional, tag = "7")]
     #[serde(serialize_with = "crate::json::time")]
     pub made_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -2871,11 +2883,11 @@ pub struct Enrolment {
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::time")]
     pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was used or revoked, or expired; absent while it is open.
+    /// When the token was used or revoked, or expired; absent while it is open.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::time")]
     pub ended_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it may replace an agent in use.
+    /// Whether the token may replace an agent in use.
     #[prost(bool, tag = "10")]
     pub replaces: bool,
 }
@@ -2915,8 +2927,8 @@ pub struct ListAgentsRequest {
     /// Only agents with all of these tags.
     #[prost(string, repeated, tag = "5")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only agents with one of these service states; empty: all. For removed agents set `removed` as
-    /// well.
+    /// Only agents with one of these service states; empty: all. To select removed agents, set
+    /// `removed` as well.
     #[prost(enumeration = "ServiceState", repeated, tag = "6")]
     pub services: ::prost::alloc::vec::Vec<i32>,
     /// Maximum number of agents; 0: all.
@@ -2940,67 +2952,68 @@ pub struct ListAgentsResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Agent {
-    /// The identifier.
+    /// The agent's identifier.
     #[prost(int64, tag = "1")]
     pub agent_id: i64,
-    /// The name.
+    /// The agent's name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "3")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier (ISP).
+    /// The agent's carrier (ISP).
     #[prost(string, tag = "4")]
     pub carrier: ::prost::alloc::string::String,
-    /// The country; empty when unknown.
+    /// The agent's country; empty when unknown.
     #[prost(string, tag = "5")]
     pub country: ::prost::alloc::string::String,
-    /// Whether it has an active session with an open stream.
+    /// Whether the agent has an active session with an open stream.
     #[prost(bool, tag = "8")]
     pub connected: bool,
-    /// Whether it accepts work.
+    /// Whether the agent accepts work.
     #[prost(enumeration = "ServiceState", tag = "26")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
-    /// Whether it is a landmark.
+    /// Whether the agent is a landmark.
     #[prost(bool, tag = "9")]
     pub landmark: bool,
     /// Number of slots.
     #[prost(uint32, tag = "6")]
     #[serde(serialize_with = "crate::json::some")]
     pub capacity: u32,
-    /// Number of leases that it holds.
+    /// Number of leases that the agent holds.
     #[prost(uint32, tag = "7")]
     pub leased: u32,
-    /// Number of tasks assigned to it that have not begun.
+    /// Number of tasks assigned to the agent that have not begun.
     #[prost(uint32, tag = "21")]
     pub waiting: u32,
-    /// Its load level: tasks assigned or leased to it minus its slots, negative while it has free
-    /// slots; absent while it is away.
+    /// The agent's load level: tasks assigned or leased to the agent minus its slots, negative while
+    /// it has free slots; absent while it is away.
     #[prost(int64, optional, tag = "20")]
     pub load_level: ::core::option::Option<i64>,
-    /// Number of slots in which a crawl could begin, as of its last heartbeat; absent while it is
-    /// away, or if it never reported the number.
+    /// Number of slots in which a crawl could begin, as of the agent's last heartbeat; absent while
+    /// the agent is away, or if it never reported the number.
     #[prost(uint32, optional, tag = "22")]
     pub free_slots: ::core::option::Option<u32>,
-    /// Number of sites being crawled, as of its last heartbeat; absent when `free_slots` is absent.
+    /// Number of sites being crawled, as of the agent's last heartbeat; absent when `free_slots` is
+    /// absent.
     #[prost(uint32, optional, tag = "23")]
     pub crawls: ::core::option::Option<u32>,
-    /// Number of unacknowledged outcomes, as of its last heartbeat; absent when `free_slots` is
-    /// absent.
+    /// Number of unacknowledged outcomes, as of the agent's last heartbeat; absent when `free_slots`
+    /// is absent.
     #[prost(uint32, optional, tag = "24")]
     pub outcomes_waiting: ::core::option::Option<u32>,
-    /// Number of other agents that have measured its beacon.
+    /// Number of other agents that have measured this agent's beacon.
     #[prost(uint32, tag = "10")]
     pub reached_by: u32,
-    /// Time of its last heartbeat; absent if there was none.
+    /// Time of the agent's last heartbeat; absent if there was none.
     #[prost(message, optional, tag = "11")]
     #[serde(serialize_with = "crate::json::time")]
     pub seen_at: ::core::option::Option<::prost_types::Timestamp>,
     /// The agent's version; empty until it first connects.
     #[prost(string, tag = "12")]
     pub version: ::prost::alloc::string::String,
-    /// Its beacon's URL; empty if it has none.
+    /// The URL of the agent's beacon; empty if the agent has none.
     #[prost(string, tag = "13")]
     pub beacon_url: ::prost::alloc::string::String,
     /// Degrees north; absent when unknown.
@@ -3009,27 +3022,27 @@ pub struct Agent {
     /// Degrees east; absent when unknown.
     #[prost(double, optional, tag = "15")]
     pub longitude: ::core::option::Option<f64>,
-    /// Why its measurements are not used; empty if it is not quarantined.
+    /// Why the agent's measurements are not used; empty if the agent is not quarantined.
     #[prost(string, tag = "16")]
     pub quarantined: ::prost::alloc::string::String,
-    /// When its drain began; absent if it is in service.
+    /// When the agent's drain began; absent if the agent is in service.
     #[prost(message, optional, tag = "17")]
     #[serde(serialize_with = "crate::json::time")]
     pub draining_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was removed; absent if it was not.
+    /// When the agent was removed; absent if it was not.
     #[prost(message, optional, tag = "18")]
     #[serde(serialize_with = "crate::json::time")]
     pub removed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Why it accepts no lease now: its own reason, or that its stream has ended; empty if it accepts
-    /// leases.
+    /// Why the agent accepts no lease now: its own reason, or that its stream has ended; empty if it
+    /// accepts leases.
     #[prost(string, tag = "19")]
     pub paused: ::prost::alloc::string::String,
     /// Tags that batches may require, sorted.
     #[prost(string, repeated, tag = "25")]
     #[serde(serialize_with = "crate::json::joined")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// When a second process with its credential was last refused; absent if that was more than two
-    /// minutes ago or never happened.
+    /// When a second process with the agent's credential was last refused; absent if that was more
+    /// than two minutes ago or never happened.
     #[prost(message, optional, tag = "27")]
     #[serde(serialize_with = "crate::json::time")]
     pub twin_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3047,16 +3060,16 @@ pub struct ShowAgentResponse {
     /// The agent's state.
     #[prost(message, optional, tag = "1")]
     pub agent: ::core::option::Option<Agent>,
-    /// Its newest session; absent if it never connected.
+    /// The agent's newest session; absent if the agent never connected.
     #[prost(message, optional, tag = "2")]
     pub session: ::core::option::Option<AgentSession>,
-    /// The leases that it holds, oldest first.
+    /// The leases that the agent holds, oldest first.
     #[prost(message, repeated, tag = "3")]
     pub leases: ::prost::alloc::vec::Vec<AgentLease>,
     /// Messages of the agent that the scheduler refused, newest first.
     #[prost(message, repeated, tag = "4")]
     pub refusals: ::prost::alloc::vec::Vec<AgentRefusal>,
-    /// Its newest events, at most 20, oldest first.
+    /// The agent's newest events, at most 20, oldest first.
     #[prost(message, repeated, tag = "5")]
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
@@ -3082,10 +3095,10 @@ pub struct ShowReachResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Way {
-    /// The measuring agent.
+    /// The name of the measuring agent.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// The beacon's agent.
+    /// The name of the agent that runs the beacon.
     #[prost(string, tag = "2")]
     pub target: ::prost::alloc::string::String,
     /// The beacon's URL; empty if the target runs none.
@@ -3099,7 +3112,7 @@ pub struct Way {
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "rtt_ms", serialize_with = "crate::json::millis")]
     pub rtt: ::core::option::Option<::prost_types::Duration>,
-    /// Time of that round trip.
+    /// When the round trip `rtt` was measured.
     #[prost(message, optional, tag = "6")]
     #[serde(serialize_with = "crate::json::time")]
     pub reached_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3107,7 +3120,7 @@ pub struct Way {
     #[prost(message, optional, tag = "7")]
     #[serde(flatten, serialize_with = "crate::json::failure")]
     pub failure: ::core::option::Option<MeasurementFailure>,
-    /// Time of that failure.
+    /// When the failure `failure` occurred.
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::time")]
     pub failed_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3124,26 +3137,27 @@ pub struct AgentSession {
     /// The session's identifier.
     #[prost(int64, tag = "1")]
     pub session_id: i64,
-    /// Its number among the agent's sessions.
+    /// The session's number among the agent's sessions.
     #[prost(int64, tag = "2")]
     pub incarnation: i64,
-    /// The state: active, expired or closed.
+    /// The session's state: active, expired or closed.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it ended: expired, superseded, reconnected, left, removed, restored; empty while it is
-    /// active.
+    /// Why the session ended: expired, superseded, reconnected, left, removed, restored; empty while
+    /// it is active.
     #[prost(string, tag = "7")]
     #[serde(serialize_with = "crate::json::some")]
     pub end_cause: ::prost::alloc::string::String,
-    /// When it was opened.
+    /// When the session was opened.
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub opened_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Time of the last heartbeat, or of the opening.
+    /// Time of the session's last heartbeat or, before the first heartbeat, the time at which the
+    /// session was opened.
     #[prost(message, optional, tag = "5")]
     #[serde(serialize_with = "crate::json::time")]
     pub renewed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it expires, unless it is renewed before.
+    /// When the session expires, unless it is renewed before.
     #[prost(message, optional, tag = "6")]
     #[serde(serialize_with = "crate::json::time")]
     pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3152,16 +3166,16 @@ pub struct AgentSession {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentLease {
-    /// The site.
+    /// The site to which the lease belongs.
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
-    /// The batch.
+    /// The batch of the leased task.
     #[prost(string, tag = "2")]
     pub batch: ::prost::alloc::string::String,
-    /// The token.
+    /// The lease's fencing token.
     #[prost(int64, tag = "3")]
     pub token: i64,
-    /// Time of the grant.
+    /// When the lease was granted.
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub granted_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3199,13 +3213,13 @@ pub struct DrainAgentRequest {
 /// The result of a drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainAgentResponse {
-    /// Number of tasks withdrawn from it before they began.
+    /// Number of tasks that were withdrawn from the agent before they began.
     #[prost(uint64, tag = "1")]
     pub withdrawn: u64,
-    /// Number of leases that it still holds.
+    /// Number of leases that the agent still holds.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
-    /// Whether it was already draining.
+    /// Whether the agent was already draining.
     #[prost(bool, tag = "3")]
     pub before: bool,
 }
@@ -3219,7 +3233,7 @@ pub struct ResumeAgentRequest {
 /// The result of a resumption.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeAgentResponse {
-    /// Whether it was draining.
+    /// Whether the agent was draining.
     #[prost(bool, tag = "1")]
     pub resumed: bool,
 }
@@ -3239,7 +3253,7 @@ pub struct TagAgentRequest {
 /// The agent's tags after the change.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TagAgentResponse {
-    /// Its tags, sorted.
+    /// The agent's tags, sorted.
     #[prost(string, repeated, tag = "1")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -3249,20 +3263,20 @@ pub struct RemoveAgentRequest {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Take back the leases that it holds.
+    /// Take back the leases that the agent holds.
     #[prost(bool, tag = "2")]
     pub force: bool,
 }
 /// The result of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveAgentResponse {
-    /// Number of tasks withdrawn from it before they began.
+    /// Number of tasks that were withdrawn from the agent before they began.
     #[prost(uint64, tag = "1")]
     pub withdrawn: u64,
     /// Number of leases taken back.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
-    /// Whether it was already removed.
+    /// Whether the agent was already removed.
     #[prost(bool, tag = "3")]
     pub before: bool,
 }
@@ -3272,7 +3286,7 @@ pub struct SetLandmarksRequest {
     /// Agents' names, without repeats; empty: remove all landmarks.
     #[prost(string, repeated, tag = "1")]
     pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Dimensions of the embedding, 1 to landmarks − 1; 0: min(8, landmarks − 1).
+    /// Dimensions of the embedding, 1 to landmarks − 1; 0 means min(8, landmarks − 1).
     #[prost(uint32, tag = "2")]
     pub dimensions: u32,
 }
@@ -3282,7 +3296,7 @@ pub struct ElectLandmarksRequest {
     /// Number of landmarks, 3 or more.
     #[prost(uint32, tag = "1")]
     pub count: u32,
-    /// Dimensions of the embedding, 1 to count − 1; 0: min(8, count − 1).
+    /// Dimensions of the embedding, 1 to count − 1; 0 means min(8, count − 1).
     #[prost(uint32, tag = "2")]
     pub dimensions: u32,
 }
@@ -3293,10 +3307,10 @@ pub struct TrustAgentRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// The result.
+/// The result of ending a quarantine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TrustAgentResponse {
-    /// Whether it was quarantined.
+    /// Whether the agent was quarantined.
     #[prost(bool, tag = "1")]
     pub released: bool,
 }
@@ -3330,17 +3344,19 @@ pub struct ElectionExplanation {
     /// Number of connected agents that are not landmarks.
     #[prost(uint32, tag = "1")]
     pub others: u32,
-    /// How many of them have a landmark within each distance, in order of distance.
+    /// How many of the agents counted in `others` have a landmark within each distance, in order of
+    /// distance.
     #[prost(message, repeated, tag = "2")]
     pub coverage: ::prost::alloc::vec::Vec<Coverage>,
-    /// The median of these agents' distances to the nearest landmark; absent if none was measured.
+    /// The median of the distances of the agents counted in `others` to their nearest landmark; absent
+    /// if no distance was measured.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "median_ms", serialize_with = "crate::json::millis")]
     pub median: ::core::option::Option<::prost_types::Duration>,
     /// The agent farthest from its nearest landmark; empty if no distance was measured.
     #[prost(string, tag = "4")]
     pub farthest_agent: ::prost::alloc::string::String,
-    /// That agent's distance to its nearest landmark.
+    /// The distance of `farthest_agent` to its nearest landmark.
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "farthest_ms", serialize_with = "crate::json::millis")]
     pub farthest: ::core::option::Option<::prost_types::Duration>,
@@ -3371,7 +3387,7 @@ pub struct Coverage {
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "within_ms", serialize_with = "crate::json::millis")]
     pub within: ::core::option::Option<::prost_types::Duration>,
-    /// Number of agents.
+    /// Number of agents that have a landmark within this distance.
     #[prost(uint32, tag = "2")]
     pub agents: u32,
 }
@@ -3390,10 +3406,10 @@ pub struct Diversity {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LandmarkWorth {
-    /// Its name.
+    /// The landmark's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Number of agents whose nearest landmark it is.
+    /// Number of agents to which this landmark is the nearest.
     #[prost(uint32, tag = "2")]
     pub nearest_to: u32,
     /// How much farther the nearest landmark would be without this landmark, on average over the
@@ -3406,13 +3422,13 @@ pub struct LandmarkWorth {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnreachedAgent {
-    /// Its name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Its beacon's URL; empty if it runs none.
+    /// The URL of the agent's beacon; empty if the agent runs none.
     #[prost(string, tag = "2")]
     pub beacon_url: ::prost::alloc::string::String,
-    /// Its beacon's port; 0 if it runs none.
+    /// The port of the agent's beacon; 0 if the agent runs none.
     #[prost(uint32, tag = "3")]
     pub port: u32,
     /// How another agent's last attempt failed; empty if there was no attempt.
@@ -3426,26 +3442,26 @@ pub struct Landmark {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier (ISP).
+    /// The agent's carrier (ISP).
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Whether it has an active session.
+    /// Whether the landmark has an active session.
     #[prost(bool, tag = "4")]
     pub connected: bool,
-    /// Whether it accepts work.
+    /// Whether the landmark accepts work.
     #[prost(enumeration = "ServiceState", tag = "8")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
-    /// Why it was chosen, one sentence.
+    /// Why the landmark was chosen, one sentence.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
-    /// Whether an election chose it. Such a landmark is replaced if it stays away.
+    /// Whether an election chose the landmark. An elected landmark is replaced if it stays away.
     #[prost(bool, tag = "6")]
     pub elected: bool,
-    /// How long it has been away; absent while it is connected.
+    /// How long the landmark has been away; absent while it is connected.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "away_for_ms", serialize_with = "crate::json::millis")]
     pub away_for: ::core::option::Option<::prost_types::Duration>,
@@ -3457,7 +3473,7 @@ pub struct SetContactUrlRequest {
     #[prost(string, tag = "1")]
     pub contact_url: ::prost::alloc::string::String,
 }
-/// Empty.
+/// An empty response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetContactUrlResponse {}
 /// Asks for the contact URL.
@@ -3476,15 +3492,15 @@ pub struct ShowContactUrlResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum EnrolmentState {
-    /// Not set.
+    /// The state is not set.
     Unspecified = 0,
-    /// It can be used.
+    /// The token can be used.
     Open = 1,
-    /// An agent has exchanged it for a credential.
+    /// An agent has exchanged the token for a credential.
     Used = 2,
-    /// It has expired.
+    /// The token has expired.
     Expired = 3,
-    /// The operator revoked it.
+    /// The operator revoked the token.
     Revoked = 4,
 }
 impl EnrolmentState {
@@ -3518,24 +3534,24 @@ impl EnrolmentState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ServiceState {
-    /// Not set: the scheduler is older than this field.
+    /// The state is not set, because the scheduler is older than this field.
     Unspecified = 0,
-    /// It accepts work.
+    /// The agent accepts work.
     Ready = 1,
-    /// It accepts no more work, and has leases to finish.
+    /// The agent accepts no more work, and has leases to finish.
     Draining = 2,
-    /// It accepts no more work, and holds no lease.
+    /// The agent accepts no more work, and holds no lease.
     Drained = 3,
-    /// It accepts no work until the cause in `Agent.paused` has ended.
+    /// The agent accepts no work until the cause in `Agent.paused` has ended.
     Paused = 4,
-    /// It is not connected: it has no session, or its stream has ended and its session has not expired
-    /// yet.
+    /// The agent is not connected: it has no session, or its stream has ended and its session has not
+    /// expired yet.
     Away = 5,
-    /// The operator removed it.
+    /// The operator removed the agent.
     Removed = 6,
-    /// It accepts work, but its measurements are not used; `Agent.quarantined` says why.
+    /// The agent accepts work, but its measurements are not used; `Agent.quarantined` says why.
     Quarantined = 7,
-    /// It is enrolled, but has never connected.
+    /// The agent is enrolled, but has never connected.
     NeverConnected = 8,
 }
 impl ServiceState {
@@ -3576,7 +3592,7 @@ impl ServiceState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum WayState {
-    /// Never sent.
+    /// This value is never sent.
     Unspecified = 0,
     /// The newest measurement succeeded.
     Reached = 1,
@@ -3589,7 +3605,7 @@ pub enum WayState {
     NotAsked = 4,
     /// The target runs no beacon.
     NoBeacon = 5,
-    /// One of the two is not connected.
+    /// One of the two agents is not connected.
     Away = 6,
 }
 impl WayState {
@@ -3794,8 +3810,9 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ListEnrolments"));
             self.inner.unary(req, path, codec).await
         }
-        /// Revokes an open token; its name becomes free again. May be repeated. NOT_FOUND if there is no
-        /// such token, FAILED_PRECONDITION if it was used or has expired.
+        /// Revokes an open token; the name of the token's agent becomes free again. The call may be
+        /// repeated. NOT_FOUND if there is no such token, FAILED_PRECONDITION if it was used or has
+        /// expired.
         pub async fn revoke_enrolment(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeEnrolmentRequest>,
@@ -3897,7 +3914,7 @@ pub mod fleet_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Starts a drain: the agent gets no more grants and assignments, and finishes or returns its
-        /// leases. Its tasks that have not begun go to other agents at once. May be repeated.
+        /// leases. Its tasks that have not begun go to other agents at once. The call may be repeated.
         pub async fn drain_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainAgentRequest>,
@@ -3922,7 +3939,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "DrainAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a drain: the agent gets work again. May be repeated.
+        /// Ends a drain: the agent gets work again. The call may be repeated.
         pub async fn resume_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::ResumeAgentRequest>,
@@ -3948,7 +3965,7 @@ pub mod fleet_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Adds tags to an agent and removes tags from it. Its waiting tasks that require a removed tag go
-        /// to other agents. May be repeated. NOT_FOUND if the name is unknown.
+        /// to other agents. The call may be repeated. NOT_FOUND if the name is unknown.
         pub async fn tag_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::TagAgentRequest>,
@@ -3974,7 +3991,7 @@ pub mod fleet_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Removes an agent: its session ends, its credential becomes invalid, its history stays.
-        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. May be repeated.
+        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. The call may be repeated.
         pub async fn remove_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveAgentRequest>,
@@ -4099,9 +4116,9 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "TrustAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Replaces the operator's token of this call with a new one, for every scheduler of the database
-        /// at once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one
-        /// in its grace period.
+        /// Replaces the operator's token, with which this call is made, by a new token, for every
+        /// scheduler of the database at once; agents stay connected. FAILED_PRECONDITION if this call is
+        /// made with a former token in its grace period.
         pub async fn replace_operator_token(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplaceOperatorTokenRequest>,
@@ -4243,8 +4260,9 @@ pub mod fleet_service_server {
             tonic::Response<super::ListEnrolmentsResponse>,
             tonic::Status,
         >;
-        /// Revokes an open token; its name becomes free again. May be repeated. NOT_FOUND if there is no
-        /// such token, FAILED_PRECONDITION if it was used or has expired.
+        /// Revokes an open token; the name of the token's agent becomes free again. The call may be
+        /// repeated. NOT_FOUND if there is no such token, FAILED_PRECONDITION if it was used or has
+        /// expired.
         async fn revoke_enrolment(
             &self,
             request: tonic::Request<super::RevokeEnrolmentRequest>,
@@ -4278,7 +4296,7 @@ pub mod fleet_service_server {
             tonic::Status,
         >;
         /// Starts a drain: the agent gets no more grants and assignments, and finishes or returns its
-        /// leases. Its tasks that have not begun go to other agents at once. May be repeated.
+        /// leases. Its tasks that have not begun go to other agents at once. The call may be repeated.
         async fn drain_agent(
             &self,
             request: tonic::Request<super::DrainAgentRequest>,
@@ -4286,7 +4304,7 @@ pub mod fleet_service_server {
             tonic::Response<super::DrainAgentResponse>,
             tonic::Status,
         >;
-        /// Ends a drain: the agent gets work again. May be repeated.
+        /// Ends a drain: the agent gets work again. The call may be repeated.
         async fn resume_agent(
             &self,
             request: tonic::Request<super::ResumeAgentRequest>,
@@ -4295,7 +4313,7 @@ pub mod fleet_service_server {
             tonic::Status,
         >;
         /// Adds tags to an agent and removes tags from it. Its waiting tasks that require a removed tag go
-        /// to other agents. May be repeated. NOT_FOUND if the name is unknown.
+        /// to other agents. The call may be repeated. NOT_FOUND if the name is unknown.
         async fn tag_agent(
             &self,
             request: tonic::Request<super::TagAgentRequest>,
@@ -4304,7 +4322,7 @@ pub mod fleet_service_server {
             tonic::Status,
         >;
         /// Removes an agent: its session ends, its credential becomes invalid, its history stays.
-        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. May be repeated.
+        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. The call may be repeated.
         async fn remove_agent(
             &self,
             request: tonic::Request<super::RemoveAgentRequest>,
@@ -4344,9 +4362,9 @@ pub mod fleet_service_server {
             tonic::Response<super::TrustAgentResponse>,
             tonic::Status,
         >;
-        /// Replaces the operator's token of this call with a new one, for every scheduler of the database
-        /// at once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one
-        /// in its grace period.
+        /// Replaces the operator's token, with which this call is made, by a new token, for every
+        /// scheduler of the database at once; agents stay connected. FAILED_PRECONDITION if this call is
+        /// made with a former token in its grace period.
         async fn replace_operator_token(
             &self,
             request: tonic::Request<super::ReplaceOperatorTokenRequest>,
@@ -5383,13 +5401,15 @@ pub struct RemoveBatchProgress {
 /// One part of a submission.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {
-    /// Exactly one is set. The first message must be the header, and no other may be.
+    /// Exactly one part is set. The first message of the stream must contain the header, and no other
+    /// message may contain it.
     #[prost(oneof = "submit_request::Part", tags = "1, 2")]
     pub part: ::core::option::Option<submit_request::Part>,
 }
 /// Nested message and enum types in `SubmitRequest`.
 pub mod submit_request {
-    /// Exactly one is set. The first message must be the header, and no other may be.
+    /// Exactly one part is set. The first message of the stream must contain the header, and no other
+    /// message may contain it.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Part {
         /// The batch and its settings.
@@ -5407,9 +5427,9 @@ pub struct SubmitHeader {
     /// makes a new batch.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// The strategy's name, such as `random` or `gnp-top1`. Empty: `gnp-top3` for a new batch, the
-    /// current strategy for an existing one. An existing batch keeps its strategy: another name is an
-    /// error.
+    /// The strategy's name, such as `random` or `gnp-top1`. Empty means `gnp-top3` for a new batch,
+    /// and the current strategy for an existing batch. An existing batch keeps its strategy: another
+    /// name is an error.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
     /// A key chosen by the client: a repeat of the submission with the same key returns the first
@@ -5417,12 +5437,12 @@ pub struct SubmitHeader {
     #[prost(string, tag = "3")]
     pub idempotency_key: ::prost::alloc::string::String,
     /// The limits of each crawl. An absent policy or field means the scheduler's default for a new
-    /// batch, and the current value for an existing one. An existing batch keeps its policy: another
+    /// batch, and the current value for an existing batch. An existing batch keeps its policy: another
     /// value is an error.
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<CrawlPolicy>,
     /// Which agents may crawl for the batch. Empty or absent means no constraint for a new batch, and
-    /// the current constraints for an existing one. An existing batch keeps its constraints: another
+    /// the current constraints for an existing batch. An existing batch keeps its constraints: another
     /// value is an error.
     #[prost(message, optional, tag = "5")]
     pub constraints: ::core::option::Option<Constraints>,
@@ -5495,7 +5515,7 @@ pub struct SubmitResponse {
 /// Asks for the sites with an open circuit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListOpenCircuitsRequest {
-    /// Maximum number of circuits, at most 1000; 0: 1000.
+    /// Maximum number of circuits, at most 1000; 0 means 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
     /// Only circuits opened by a crawl of this agent; empty: all.
@@ -5624,7 +5644,7 @@ pub struct BatchProgress {
     #[prost(message, optional, tag = "15")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// Number of tasks with that cause.
+    /// Number of tasks that wait for the cause in `wait`.
     #[prost(uint64, tag = "16")]
     #[serde(skip)]
     pub waiting_for_it: u64,
@@ -5652,14 +5672,15 @@ pub struct Estimate {
     #[prost(uint64, tag = "2")]
     pub sites: u64,
     /// Number of sites that cannot be measured now, or that wait for an operator; the estimate does
-    /// not cover them.
+    /// not cover these sites.
     #[prost(uint64, tag = "3")]
     pub held: u64,
     /// Number of sites at agents that have paused, disconnected or left; the estimate does not cover
-    /// them either.
+    /// these sites.
     #[prost(uint64, tag = "5")]
     pub stalled: u64,
-    /// Why there is no estimate, or what it does not cover, one sentence for people; empty otherwise.
+    /// Why there is no estimate, or what the estimate does not cover, one sentence for people; empty
+    /// otherwise.
     #[prost(string, tag = "4")]
     pub note: ::prost::alloc::string::String,
 }
@@ -5682,13 +5703,13 @@ pub struct CancelTasksResponse {
     /// Number of tasks cancelled now.
     #[prost(uint64, tag = "1")]
     pub tasks: u64,
-    /// Number of these whose lease was taken back.
+    /// Number of cancelled tasks whose lease was taken back.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
     /// Number of tasks that had already ended and do not change.
     #[prost(uint64, tag = "3")]
     pub ended: u64,
-    /// Number of these whose recrawl was cancelled.
+    /// Number of ended tasks whose recrawl was cancelled.
     #[prost(uint64, tag = "4")]
     pub recrawls: u64,
 }
@@ -5745,10 +5766,10 @@ pub struct ListBatchesResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Batch {
-    /// The name.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The strategy's name.
+    /// The name of the batch's strategy.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
     /// Number of tasks that have not ended.
@@ -5763,7 +5784,7 @@ pub struct Batch {
     /// Number of cancelled tasks.
     #[prost(uint64, tag = "7")]
     pub cancelled: u64,
-    /// Time of its first submission.
+    /// Time of the batch's first submission.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub created_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -5778,22 +5799,22 @@ pub struct ShowBatchRequest {
 /// Everything about a batch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowBatchResponse {
-    /// The name.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The strategy's name.
+    /// The name of the batch's strategy.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
     /// The limits of each crawl.
     #[prost(message, optional, tag = "3")]
     pub policy: ::core::option::Option<CrawlPolicy>,
-    /// Its progress.
+    /// The batch's progress.
     #[prost(message, optional, tag = "4")]
     pub progress: ::core::option::Option<BatchProgress>,
     /// Why tasks failed or were cancelled, by kind, most frequent first.
     #[prost(message, repeated, tag = "5")]
     pub endings: ::prost::alloc::vec::Vec<Ending>,
-    /// Which agents may crawl for it.
+    /// Which agents may crawl for the batch.
     #[prost(message, optional, tag = "6")]
     pub constraints: ::core::option::Option<Constraints>,
 }
@@ -5841,13 +5862,13 @@ pub struct ShowSiteResponse {
     #[prost(string, tag = "4")]
     #[serde(serialize_with = "crate::json::some")]
     pub alias_of: ::prost::alloc::string::String,
-    /// Its position on the globe; absent if unknown.
+    /// The site's position on the globe; absent if unknown.
     #[prost(message, optional, tag = "12")]
     pub position: ::core::option::Option<GlobePosition>,
-    /// Its place in the newest embedding that contains it; absent if there is none.
+    /// The site's place in the newest embedding that contains the site; absent if there is none.
     #[prost(message, optional, tag = "6")]
     pub placement: ::core::option::Option<SitePlacement>,
-    /// Whether it stands in one place; absent until it is judged.
+    /// Whether the site stands in one place or in several; absent until the site is judged.
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<SiteVerdict>,
     /// The measurements of each prober.
@@ -5860,11 +5881,11 @@ pub struct ShowSiteResponse {
     /// The open measurement order for which the site waits; absent if there is none.
     #[prost(message, optional, tag = "10")]
     pub order: ::core::option::Option<SiteOrder>,
-    /// When its circuit opened; absent if it is closed.
+    /// When the site's circuit opened; absent if the circuit is closed.
     #[prost(message, optional, tag = "11")]
     #[serde(serialize_with = "crate::json::time")]
     pub circuit_open_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Its tasks, newest first, at most 100.
+    /// The site's tasks, newest first, at most 100.
     #[prost(message, repeated, tag = "7")]
     pub tasks: ::prost::alloc::vec::Vec<SiteTask>,
 }
@@ -5959,8 +5980,8 @@ pub struct SiteMeasurement {
     #[prost(message, optional, tag = "10")]
     #[serde(serialize_with = "crate::json::time")]
     pub measured_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it belongs to a confirmation of the site's distance, in addition to the landmarks'
-    /// measurements.
+    /// Whether the measurement belongs to a confirmation of the site's distance, in addition to the
+    /// landmarks' measurements.
     #[prost(bool, tag = "13")]
     pub confirming: bool,
 }
@@ -5975,7 +5996,7 @@ pub struct SitePlacement {
     #[prost(double, repeated, tag = "2")]
     #[serde(rename = "coordinate_ms", serialize_with = "crate::json::rounded")]
     pub coordinate: ::prost::alloc::vec::Vec<f64>,
-    /// The root mean square of the relative errors against the landmarks; no unit.
+    /// The root mean square of the relative errors of the distances to the landmarks; no unit.
     #[prost(double, tag = "3")]
     pub fit_error: f64,
 }
@@ -6028,7 +6049,7 @@ pub struct Why {
     /// Why this agent was chosen.
     #[prost(enumeration = "ChoiceCause", tag = "1")]
     pub cause: i32,
-    /// Why the batch's strategy was not applied; unspecified if it was.
+    /// Why the batch's strategy was not applied; unspecified if it was applied.
     #[prost(enumeration = "FallbackCause", tag = "2")]
     pub fallback: i32,
     /// The message of a prober or an alarm about the fallback; empty if there is none.
@@ -6047,7 +6068,7 @@ pub struct Why {
     /// For a strategy's choice: number of all candidates; 0 if `full` is 0.
     #[prost(uint32, tag = "7")]
     pub of: u32,
-    /// For a site that is probably in several places: the confidence in this, 0 to 1.
+    /// For a site that is probably in several places: the confidence that it is, 0 to 1.
     #[prost(double, tag = "8")]
     pub confidence: f64,
     /// For a site that is probably in several places: number of near agents.
@@ -6076,13 +6097,13 @@ pub struct SiteTask {
     /// The round, from 1.
     #[prost(uint32, tag = "2")]
     pub round: u32,
-    /// The state: submitted, measuring, located, assigned, leased, done, failed, cancelled.
+    /// The task's state: submitted, measuring, located, assigned, leased, done, failed, cancelled.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it waits, failed or was cancelled; empty otherwise.
+    /// Why the task waits, failed or was cancelled; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// The agent to which it is assigned; empty if there is none.
+    /// The agent to which the task is assigned; empty if there is none.
     #[prost(string, tag = "5")]
     pub agent: ::prost::alloc::string::String,
     /// The strategy that chose the agent.
@@ -6091,17 +6112,17 @@ pub struct SiteTask {
     /// How the strategy was applied, if not in the usual way; empty otherwise.
     #[prost(string, tag = "11")]
     pub note: ::prost::alloc::string::String,
-    /// Why it waits; absent if it has an agent or has ended.
+    /// Why the task waits; absent if the task has an agent or has ended.
     #[prost(message, optional, tag = "16")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// Why it has its agent; absent until an agent is chosen.
+    /// Why the task has its agent; absent until an agent is chosen.
     #[prost(message, optional, tag = "17")]
     pub why: ::core::option::Option<Why>,
     /// The candidates, best first.
     #[prost(message, repeated, tag = "7")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
-    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until it ends.
+    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until the crawl ends.
     #[prost(string, tag = "8")]
     pub outcome: ::prost::alloc::string::String,
     /// Pages fetched.
@@ -6147,7 +6168,8 @@ pub struct CrawlProgress {
     #[prost(message, optional, tag = "5")]
     #[serde(serialize_with = "crate::json::time")]
     pub paused_until: ::core::option::Option<::prost_types::Timestamp>,
-    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
+    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without such a
+    /// response.
     #[prost(uint32, tag = "6")]
     pub turned_away: u32,
     /// Number of requests that failed in a row; after 50 the crawl ends.
@@ -6156,7 +6178,7 @@ pub struct CrawlProgress {
     /// Number of requests in the minute before the checkpoint.
     #[prost(uint32, tag = "8")]
     pub recent_requests: u32,
-    /// Number of these requests that failed.
+    /// Number of failed requests in the minute before the checkpoint.
     #[prost(uint32, tag = "9")]
     pub recent_errors: u32,
     /// The newest error; empty if there was none.
@@ -6202,10 +6224,10 @@ pub struct ExplainResponse {
     /// The submitted name.
     #[prost(string, tag = "2")]
     pub site: ::prost::alloc::string::String,
-    /// Its position on the globe; absent if unknown.
+    /// The site's position on the globe; absent if unknown.
     #[prost(message, optional, tag = "3")]
     pub position: ::core::option::Option<GlobePosition>,
-    /// Its tasks, the newest first, at most 100.
+    /// The site's tasks, the newest first, at most 100.
     #[prost(message, repeated, tag = "4")]
     pub tasks: ::prost::alloc::vec::Vec<ExplainedTask>,
 }
@@ -6219,16 +6241,16 @@ pub struct ExplainedTask {
     /// The round, from 1.
     #[prost(uint32, tag = "2")]
     pub round: u32,
-    /// The state.
+    /// The task's state.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it waits, failed or was cancelled; empty otherwise.
+    /// Why the task waits, failed or was cancelled; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// Why it has no agent, one sentence; empty if it has one or has ended.
+    /// Why the task has no agent, one sentence; empty if the task has an agent or has ended.
     #[prost(string, tag = "5")]
     pub waits: ::prost::alloc::string::String,
-    /// Why it waits; absent if it has an agent or has ended.
+    /// Why the task waits; absent if the task has an agent or has ended.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
@@ -6239,13 +6261,13 @@ pub struct ExplainedTask {
 /// A choice of an agent, with the data on which it was based.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainedChoice {
-    /// Its number.
+    /// The choice's number.
     #[prost(int64, tag = "1")]
     pub assignment_id: i64,
-    /// When it was made.
+    /// When the choice was made.
     #[prost(message, optional, tag = "2")]
     pub chosen_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it is the task's newest choice.
+    /// Whether this is the task's newest choice.
     #[prost(bool, tag = "3")]
     pub newest: bool,
     /// The chosen agent.
@@ -6263,13 +6285,14 @@ pub struct ExplainedChoice {
     /// The candidates, best first; only the chosen one if all agents were equally good.
     #[prost(message, repeated, tag = "8")]
     pub candidates: ::prost::alloc::vec::Vec<ExplainedCandidate>,
-    /// Number of agents that accepted work and were not excluded; absent if it was not recorded.
+    /// Number of agents that accepted work and were not excluded; absent if this number was not
+    /// recorded.
     #[prost(uint32, optional, tag = "9")]
     pub available: ::core::option::Option<u32>,
     /// Agents that the batch's constraints excluded.
     #[prost(message, repeated, tag = "10")]
     pub excluded: ::prost::alloc::vec::Vec<ExcludedAgents>,
-    /// Why the batch's strategy could not be applied; empty if it was.
+    /// Why the batch's strategy could not be applied; empty if it was applied.
     #[prost(string, tag = "11")]
     pub fallback: ::prost::alloc::string::String,
     /// How the strategy was applied, if not in the usual way; empty otherwise.
@@ -6294,8 +6317,8 @@ pub struct ExplainedCandidate {
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "measured_ms", serialize_with = "crate::json::millis")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
-    /// Its load level: tasks assigned or leased to it minus its slots; absent if it was away, or if
-    /// that was not recorded.
+    /// The agent's load level: tasks assigned or leased to the agent minus its slots; absent if the
+    /// agent was away, or if the load level was not recorded.
     #[prost(int64, optional, tag = "4")]
     pub load_level: ::core::option::Option<i64>,
 }
@@ -6317,11 +6340,11 @@ pub struct ExcludedAgents {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Unmet {
-    /// Not set: they wait.
+    /// No value is set: the tasks wait.
     Unspecified = 0,
-    /// They wait for an agent that meets the constraints.
+    /// The tasks wait for an agent that meets the constraints.
     Wait = 1,
-    /// They fail, unless an agent that meets the constraints is away, or has used up its quota.
+    /// The tasks fail, unless an agent that meets the constraints is away, or has used up its quota.
     Fail = 2,
 }
 impl Unmet {
@@ -6350,11 +6373,11 @@ impl Unmet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum BatchState {
-    /// Not set.
+    /// The state is not set.
     Unspecified = 0,
-    /// It has such tasks.
+    /// The batch has tasks that have not ended.
     Open = 1,
-    /// It has none.
+    /// All tasks of the batch have ended.
     Ended = 2,
 }
 impl BatchState {
@@ -6383,7 +6406,7 @@ impl BatchState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum TaskState {
-    /// Never sent.
+    /// This value is never sent.
     Unspecified = 0,
     /// The task waits to be measured.
     Submitted = 1,
@@ -6478,7 +6501,7 @@ pub enum ReasonKind {
     NoAgent = 17,
     /// An operator cancelled the task.
     Cancelled = 18,
-    /// The site is the same as another one of the batch.
+    /// The site is the same as another site of the batch.
     SameSite = 19,
 }
 impl ReasonKind {
@@ -6545,11 +6568,11 @@ pub enum WaitCause {
     Unspecified = 0,
     /// Other sites are measured first.
     Queued = 1,
-    /// The measurements of its site are under way.
+    /// The measurements of the site are under way.
     Measurements = 2,
     /// The next pass will choose an agent.
     Choice = 3,
-    /// The slot for which it is planned is not free yet.
+    /// The slot for which the task is planned is not free yet.
     Planned = 4,
     /// No agent is connected.
     NoAgent = 5,
@@ -6563,15 +6586,15 @@ pub enum WaitCause {
     AllQuarantined = 9,
     /// The map is not fitted yet.
     NoMap = 10,
-    /// The agents that may be nearest measure its site.
+    /// The agents that may be nearest are measuring the site.
     Confirming = 11,
-    /// Its address permits no further crawl now.
+    /// The site's address permits no further crawl now.
     Address = 12,
-    /// Its site asked for a pause.
+    /// The site asked for a pause.
     Pause = 13,
-    /// Its site's circuit is open until an operator reopens it.
+    /// The site's circuit is open until an operator reopens the site.
     Breaker = 14,
-    /// No available agent meets its batch's constraints.
+    /// No available agent meets the batch's constraints.
     Unmet = 15,
 }
 impl WaitCause {
@@ -6630,7 +6653,7 @@ pub enum UnmetCause {
     Unspecified = 0,
     /// No agent meets the batch's constraints.
     Excluded = 1,
-    /// The agents that meet them accept no work.
+    /// The agents that meet the constraints accept no work.
     TakeNoWork = 2,
 }
 impl UnmetCause {
@@ -6661,7 +6684,7 @@ impl UnmetCause {
 pub enum ChoiceCause {
     /// The scheduler does not report the cause.
     Unspecified = 0,
-    /// The strategy chose it.
+    /// The strategy chose the agent.
     Strategy = 1,
     /// The agent may be nearer than the best known one.
     Explores = 2,
@@ -6715,7 +6738,7 @@ pub enum FallbackCause {
     NoDistance = 1,
     /// The site's address is unknown.
     NoAddress = 2,
-    /// No agent's address shares a bit with the site's.
+    /// No agent's address has a common prefix with the site's address.
     NothingShared = 3,
     /// The site's name is an IP address, which has no public suffix.
     NoSuffix = 4,
@@ -6865,9 +6888,9 @@ impl Parting {
 pub enum Gain {
     /// The task did not move, or the scheduler does not report the gain.
     Unspecified = 0,
-    /// It begins at once; the former agent had no free slot.
+    /// The task begins at once; the former agent had no free slot.
     BeginsAtOnce = 1,
-    /// It ends sooner.
+    /// The task ends sooner.
     EndsSooner = 2,
     /// The agent connected after the former choice, and is nearer.
     Nearer = 3,
@@ -7017,7 +7040,7 @@ pub mod site_service_client {
             self.inner.client_streaming(req, path, codec).await
         }
         /// Sends the progress of a batch at once and then every second, until the newest round of every
-        /// site has ended. It does not wait for recrawls.
+        /// site has ended. The call does not wait for recrawls.
         pub async fn watch_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchBatchRequest>,
@@ -7043,8 +7066,8 @@ pub mod site_service_client {
             self.inner.server_streaming(req, path, codec).await
         }
         /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
-        /// once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks one
-        /// of the sites; then nothing changes.
+        /// once. The call may be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the
+        /// batch lacks one of the sites. After an error, nothing has changed.
         pub async fn cancel_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelTasksRequest>,
@@ -7069,9 +7092,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "CancelTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Starts a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND
-        /// if the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is
-        /// done; then nothing changes.
+        /// Starts a new round of failed tasks. The call may be repeated: tasks under way do not change.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or
+        /// one of them is done. After an error, nothing has changed.
         pub async fn retry_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::RetryTasksRequest>,
@@ -7097,9 +7120,9 @@ pub mod site_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
-        /// once, one per step, and one at the end. After an interruption another call continues.
-        /// FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the batch is
-        /// unknown.
+        /// once, one per step, and one at the end. After an interruption, another call continues the
+        /// removal. FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the
+        /// batch is unknown.
         pub async fn remove_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveBatchRequest>,
@@ -7200,8 +7223,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ListOpenCircuits"));
             self.inner.unary(req, path, codec).await
         }
-        /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
-        /// sites is unknown; then nothing changes.
+        /// Permits crawls of sites with an open circuit again. The call may be repeated. NOT_FOUND if one
+        /// of the sites is unknown. After an error, nothing has changed.
         pub async fn reopen_sites(
             &mut self,
             request: impl tonic::IntoRequest<super::ReopenSitesRequest>,
@@ -7306,14 +7329,14 @@ pub mod site_service_server {
             + std::marker::Send
             + 'static;
         /// Sends the progress of a batch at once and then every second, until the newest round of every
-        /// site has ended. It does not wait for recrawls.
+        /// site has ended. The call does not wait for recrawls.
         async fn watch_batch(
             &self,
             request: tonic::Request<super::WatchBatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchBatchStream>, tonic::Status>;
         /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
-        /// once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks one
-        /// of the sites; then nothing changes.
+        /// once. The call may be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the
+        /// batch lacks one of the sites. After an error, nothing has changed.
         async fn cancel_tasks(
             &self,
             request: tonic::Request<super::CancelTasksRequest>,
@@ -7321,9 +7344,9 @@ pub mod site_service_server {
             tonic::Response<super::CancelTasksResponse>,
             tonic::Status,
         >;
-        /// Starts a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND
-        /// if the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is
-        /// done; then nothing changes.
+        /// Starts a new round of failed tasks. The call may be repeated: tasks under way do not change.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or
+        /// one of them is done. After an error, nothing has changed.
         async fn retry_tasks(
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
@@ -7338,9 +7361,9 @@ pub mod site_service_server {
             + std::marker::Send
             + 'static;
         /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
-        /// once, one per step, and one at the end. After an interruption another call continues.
-        /// FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the batch is
-        /// unknown.
+        /// once, one per step, and one at the end. After an interruption, another call continues the
+        /// removal. FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the
+        /// batch is unknown.
         async fn remove_batch(
             &self,
             request: tonic::Request<super::RemoveBatchRequest>,
@@ -7373,8 +7396,8 @@ pub mod site_service_server {
             tonic::Response<super::ListOpenCircuitsResponse>,
             tonic::Status,
         >;
-        /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
-        /// sites is unknown; then nothing changes.
+        /// Permits crawls of sites with an open circuit again. The call may be repeated. NOT_FOUND if one
+        /// of the sites is unknown. After an error, nothing has changed.
         async fn reopen_sites(
             &self,
             request: tonic::Request<super::ReopenSitesRequest>,
@@ -8065,7 +8088,7 @@ pub struct AssignmentRow {
     /// The task's state.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it waits, failed, was cancelled, or got its agent by a fallback; empty otherwise.
+    /// Why the task waits, failed, was cancelled, or got its agent by a fallback; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
     /// The agent of the newest assignment; empty if there is none.
@@ -8083,10 +8106,12 @@ pub struct AssignmentRow {
     /// The chosen agent's rank by distance, from 1; 0 when unknown.
     #[prost(uint32, tag = "9")]
     pub rank: u32,
-    /// The predicted round trip to that agent; absent if there is none.
+    /// The predicted round trip between the chosen agent and the site; absent if there is no
+    /// prediction.
     #[prost(message, optional, tag = "10")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
-    /// The round trip to that agent, measured before the crawl; absent if it did not measure the site.
+    /// The round trip between the chosen agent and the site, measured before the crawl; absent if the
+    /// agent did not measure the site.
     #[prost(message, optional, tag = "11")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
     /// The crawl's median round trip; absent until the crawl ends.
@@ -8095,7 +8120,7 @@ pub struct AssignmentRow {
     /// Number of assignments of the task.
     #[prost(uint32, tag = "13")]
     pub assignments: u32,
-    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until it ends.
+    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until the crawl ends.
     #[prost(string, tag = "14")]
     pub outcome: ::prost::alloc::string::String,
     /// Pages fetched.
@@ -8107,17 +8132,17 @@ pub struct AssignmentRow {
     /// Number of failed requests.
     #[prost(uint32, tag = "17")]
     pub errors: u32,
-    /// When the crawl began; absent until it ended.
+    /// When the crawl began; absent until the crawl ends.
     #[prost(message, optional, tag = "18")]
     pub started_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// How long it took; absent until it ended.
+    /// How long the crawl took; absent until the crawl ends.
     #[prost(message, optional, tag = "19")]
     pub duration: ::core::option::Option<::prost_types::Duration>,
     /// How the strategy was applied, if not in the usual way; empty otherwise.
     #[prost(string, tag = "20")]
     pub note: ::prost::alloc::string::String,
-    /// The confidence, 0 to 1, that the site stands in several places (anycast, CDN); absent if it is
-    /// not suspected.
+    /// The confidence, 0 to 1, that the site stands in several places (anycast, CDN); absent if there
+    /// is no such suspicion.
     #[prost(double, optional, tag = "21")]
     pub anycast_confidence: ::core::option::Option<f64>,
     /// Number of probes of the site, answered or lost, in the newest measurements of all probers. A
@@ -8134,7 +8159,7 @@ pub struct AssignmentRow {
     /// The round, from 1; each row is about the newest round.
     #[prost(uint32, tag = "25")]
     pub round: u32,
-    /// The kind of reason why it failed or was cancelled; unspecified otherwise.
+    /// The kind of reason why the task failed or was cancelled; unspecified otherwise.
     #[prost(enumeration = "ReasonKind", tag = "26")]
     pub reason_kind: i32,
     /// When the task entered its state.
@@ -8144,10 +8169,10 @@ pub struct AssignmentRow {
     /// other rows.
     #[prost(uint64, tag = "28")]
     pub more: u64,
-    /// Why it waits; absent if it has an agent or has ended.
+    /// Why the task waits; absent if the task has an agent or has ended.
     #[prost(message, optional, tag = "29")]
     pub wait: ::core::option::Option<Wait>,
-    /// Why it has its agent; absent until an agent is chosen.
+    /// Why the task has its agent; absent until an agent is chosen.
     #[prost(message, optional, tag = "30")]
     pub why: ::core::option::Option<Why>,
 }
@@ -8188,22 +8213,22 @@ pub struct AgentsReportResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentRow {
-    /// The name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier.
+    /// The agent's carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Whether it is a landmark.
+    /// Whether the agent is a landmark.
     #[prost(bool, tag = "4")]
     pub landmark: bool,
-    /// Whether it has an active session with an open stream.
+    /// Whether the agent has an active session with an open stream.
     #[prost(bool, tag = "5")]
     pub connected: bool,
-    /// Whether it accepts work.
+    /// Whether the agent accepts work.
     #[prost(enumeration = "ServiceState", tag = "14")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
@@ -8225,12 +8250,12 @@ pub struct AgentRow {
     /// Bytes fetched.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
-    /// The mean of its crawls' median round trips; absent if there are none.
+    /// The mean of the median round trips of the agent's crawls; absent if no crawl has one.
     #[prost(message, optional, tag = "12")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// Its current load level over all batches, negative while it has free slots; absent while it is
-    /// away.
+    /// The agent's current load level over all batches, negative while the agent has free slots;
+    /// absent while it is away.
     #[prost(int64, optional, tag = "13")]
     pub load_level: ::core::option::Option<i64>,
 }
@@ -8248,8 +8273,9 @@ pub struct ThroughputRequest {
     #[prost(uint32, optional, tag = "3")]
     pub slices: ::core::option::Option<u32>,
 }
-/// A batch's throughput. A crawl begins after the grant of its lease, and ends before the acceptance
-/// of its outcome, by the database's clock. Its pages and bytes are spread evenly over its duration.
+/// A batch's throughput. When a crawl began and ended is known from its agent's report, and is
+/// corrected to lie between the grant of its lease and the acceptance of its outcome, by the
+/// database's clock. A crawl's pages and bytes are spread evenly over its duration.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ThroughputResponse {
@@ -8257,8 +8283,8 @@ pub struct ThroughputResponse {
     #[prost(message, optional, tag = "1")]
     #[serde(skip)]
     pub begun_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// End of the reported time: now if sites remain, else the end of the last crawl; absent if no
-    /// crawl has begun.
+    /// End of the reported time span: the current time if sites remain, else the end of the last
+    /// crawl; absent if no crawl has begun.
     #[prost(message, optional, tag = "2")]
     #[serde(skip)]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
@@ -8283,11 +8309,11 @@ pub struct ThroughputResponse {
     /// Bytes of ended crawls.
     #[prost(uint64, tag = "9")]
     pub bytes: u64,
-    /// Megabytes (10^6 bytes) per minute over the whole time; absent if that is zero.
+    /// Megabytes (10^6 bytes) per minute over the whole reported time; absent if this time is zero.
     #[prost(double, optional, tag = "10")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// Ended crawls per minute over the whole time; absent if that is zero.
+    /// Ended crawls per minute over the whole reported time; absent if this time is zero.
     #[prost(double, optional, tag = "11")]
     #[serde(rename = "sites_per_min")]
     pub sites_per_minute: ::core::option::Option<f64>,
@@ -8308,17 +8334,17 @@ pub struct ThroughputResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct GrowthSlice {
-    /// Its end, as time since the start of the first crawl.
+    /// The slice's end, as time since the start of the first crawl.
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "until_ms", serialize_with = "crate::json::length")]
     pub until: ::core::option::Option<::prost_types::Duration>,
-    /// Number of crawls that have ended by then.
+    /// Number of crawls that have ended by the slice's end.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
-    /// Number of pages fetched by then.
+    /// Number of pages fetched by the slice's end.
     #[prost(uint64, tag = "3")]
     pub pages: u64,
-    /// Number of bytes fetched by then.
+    /// Number of bytes fetched by the slice's end.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
     /// Megabytes per minute in this slice.
@@ -8334,13 +8360,13 @@ pub struct GrowthSlice {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentThroughput {
-    /// The name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier.
+    /// The agent's carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
     /// Number of ended crawls.
@@ -8352,11 +8378,11 @@ pub struct AgentThroughput {
     /// Bytes fetched.
     #[prost(uint64, tag = "6")]
     pub bytes: u64,
-    /// Megabytes per minute over the whole time; absent if that is zero.
+    /// Megabytes per minute over the whole reported time; absent if this time is zero.
     #[prost(double, optional, tag = "7")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// Time in which it had at least one of these crawls under way.
+    /// Time during which the agent had at least one of these crawls under way.
     #[prost(message, optional, tag = "8")]
     #[serde(rename = "busy_ms", serialize_with = "crate::json::length")]
     pub busy: ::core::option::Option<::prost_types::Duration>,
@@ -8364,7 +8390,7 @@ pub struct AgentThroughput {
     #[prost(message, optional, tag = "9")]
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
-    /// Its share of all bytes, 0 to 1; absent if there are none.
+    /// The agent's share of all bytes, 0 to 1; absent if no bytes were fetched.
     #[prost(double, optional, tag = "10")]
     pub share: ::core::option::Option<f64>,
 }
@@ -8372,7 +8398,7 @@ pub struct AgentThroughput {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StrategyThroughput {
-    /// The name.
+    /// The strategy's name.
     #[prost(string, tag = "1")]
     pub strategy: ::prost::alloc::string::String,
     /// Number of ended crawls.
@@ -8384,7 +8410,7 @@ pub struct StrategyThroughput {
     /// Bytes fetched.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// Megabytes per minute over the whole time; absent if that is zero.
+    /// Megabytes per minute over the whole reported time; absent if this time is zero.
     #[prost(double, optional, tag = "5")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
@@ -8400,10 +8426,10 @@ pub struct StrategyThroughput {
 /// Selects ended crawls, or failed sites in their newest rounds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlFilter {
-    /// Only crawls or sites of this batch; empty: of all batches.
+    /// Only crawls or sites of this batch; empty: all batches.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only crawls by this agent, or failed sites for which it was chosen last; empty: all.
+    /// Only crawls by this agent, or failed sites for which this agent was chosen last; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
     /// Only crawls or sites of agents in one of these cities; empty: all. Case is ignored here, in
@@ -8454,17 +8480,17 @@ pub struct AccuracyResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AccuracyRow {
-    /// The agent; empty if rows are not by agent.
+    /// The agent; empty if rows are not grouped by agent.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The agent's city; empty if rows are not by city.
+    /// The agent's city; empty if rows are not grouped by city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The agent's carrier; empty if rows are not by carrier.
+    /// The agent's carrier; empty if rows are not grouped by carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
     /// The day on which the outcomes were accepted, in UTC, such as 2026-11-24; empty if rows are not
-    /// by day.
+    /// grouped by day.
     #[prost(string, tag = "4")]
     pub day: ::prost::alloc::string::String,
     /// Number of crawls with a median round trip.
@@ -8477,7 +8503,8 @@ pub struct AccuracyRow {
     /// The 90th percentile of these errors.
     #[prost(double, optional, tag = "7")]
     pub p90_error: ::core::option::Option<f64>,
-    /// The median of crawled / predicted round trip: above 1, predictions are too short.
+    /// The median ratio of the crawl's round trip to the predicted round trip; if it is above 1,
+    /// predictions are too short.
     #[prost(double, optional, tag = "8")]
     pub median_ratio: ::core::option::Option<f64>,
     /// Number of crawls whose agent had also measured the site before this agent was chosen.
@@ -8490,7 +8517,7 @@ pub struct AccuracyRow {
     /// The 90th percentile of these errors.
     #[prost(double, optional, tag = "11")]
     pub probed_p90_error: ::core::option::Option<f64>,
-    /// The median of measured / predicted round trip.
+    /// The median ratio of the measured round trip to the predicted round trip.
     #[prost(double, optional, tag = "12")]
     pub probed_median_ratio: ::core::option::Option<f64>,
 }
@@ -8524,36 +8551,38 @@ pub struct FailuresResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FailureRow {
-    /// The kind of reason; unspecified if rows are not by reason.
+    /// The kind of reason; unspecified if rows are not grouped by reason.
     #[prost(enumeration = "ReasonKind", tag = "1")]
     #[serde(serialize_with = "crate::json::kind::<crate::v1::ReasonKind, _>")]
     pub reason_kind: i32,
-    /// The agent of the newest assignment; empty if rows are not by agent, or the sites had none.
+    /// The agent of the newest assignment; empty if rows are not grouped by agent, or if the sites had
+    /// no agent.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// The agent's city; empty if rows are not by city, or the sites had no agent.
+    /// The agent's city; empty if rows are not grouped by city, or if the sites had no agent.
     #[prost(string, tag = "3")]
     pub city: ::prost::alloc::string::String,
-    /// The agent's carrier; empty if rows are not by carrier, or the sites had no agent.
+    /// The agent's carrier; empty if rows are not grouped by carrier, or if the sites had no agent.
     #[prost(string, tag = "4")]
     pub carrier: ::prost::alloc::string::String,
-    /// The day on which they failed, in UTC, such as 2026-11-24; empty if rows are not by day.
+    /// The day on which the sites failed, in UTC, such as 2026-11-24; empty if rows are not grouped by
+    /// day.
     #[prost(string, tag = "5")]
     pub day: ::prost::alloc::string::String,
-    /// The batch; empty if rows are not by batch.
+    /// The batch; empty if rows are not grouped by batch.
     #[prost(string, tag = "6")]
     pub batch: ::prost::alloc::string::String,
     /// Number of sites.
     #[prost(uint64, tag = "7")]
     pub sites: u64,
-    /// Their share of all sites that meet the filters, 0 to 1.
+    /// This group's share of all failed sites that meet the filters, 0 to 1.
     #[prost(double, tag = "8")]
     pub share: f64,
-    /// When the newest of them failed.
+    /// When the newest of these sites' failures occurred.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::time")]
     pub last_failed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The name of a site among them.
+    /// The name of one of these sites, as an example.
     #[prost(string, tag = "10")]
     pub example: ::prost::alloc::string::String,
 }
@@ -8583,21 +8612,21 @@ pub struct HostsRequest {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRow {
-    /// Its name in the spelling of site lists: a bare host, or scheme://host:port if the port is not
-    /// the scheme's default.
+    /// The host's name in the spelling of site lists: a bare host, or scheme://host:port if the port
+    /// is not the scheme's default.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
-    /// Number of the batch's sites whose pages link to it.
+    /// Number of the batch's sites whose pages link to the host.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
-    /// The name of one of these sites.
+    /// The name of one of the sites that link to the host, as an example.
     #[prost(string, tag = "3")]
     pub example: ::prost::alloc::string::String,
-    /// When the first of these links was found: the time of the outcome that named it.
+    /// When the first link to the host was found: the time of the outcome that named the host.
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub found_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it is a site already, in any batch.
+    /// Whether the host is already a site, in any batch.
     #[prost(bool, tag = "5")]
     pub listed: bool,
     /// In the last row of a response that `limit` cut short: number of rows beyond the limit. 0 in all
@@ -8618,24 +8647,25 @@ pub struct PlanRequest {
     /// The strategy for the sites: random, gnp-top1 or gnp-top3; empty: gnp-top3.
     #[prost(string, tag = "3")]
     pub strategy: ::prost::alloc::string::String,
-    /// Number of places to suggest for further agents, in addition to those changes, at most 20; 0:
-    /// none.
+    /// Number of places to suggest for further agents, in addition to the requested changes, at most
+    /// 20; 0: none.
     #[prost(uint32, tag = "4")]
     pub suggest: u32,
 }
 /// An agent to add.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PlannedAddition {
-    /// The name; empty: formed from city and carrier.
+    /// The agent's name; if empty, it is formed from city and carrier.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier.
+    /// The agent's carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Its place on the network: the name of an agent or a site that has a place in the embedding.
+    /// The agent's place on the network, given as the name of an agent or a site that has a place in
+    /// the embedding.
     #[prost(string, tag = "4")]
     pub near: ::prost::alloc::string::String,
     /// Number of slots, 1 to 10000; absent: as many as the median agent has.
@@ -8652,7 +8682,7 @@ pub struct PlanResponse {
     /// The strategy.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// Number of sites in that embedding, each crawled once.
+    /// Number of sites in the embedding `epoch`; the plan crawls each of them once.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
     /// Number of sites that are only in other embeddings; the plan leaves them out.
@@ -8664,10 +8694,10 @@ pub struct PlanResponse {
     /// Number of sites whose size is known from their last crawl.
     #[prost(uint64, tag = "6")]
     pub sites_of_known_size: u64,
-    /// Assumed number of pages of the other sites: the mean of the known ones.
+    /// Assumed number of pages of each site of unknown size: the mean of the known numbers.
     #[prost(uint32, tag = "7")]
     pub usual_pages: u32,
-    /// Assumed number of bytes of the other sites: the mean of the known ones.
+    /// Assumed number of bytes of each site of unknown size: the mean of the known numbers.
     #[prost(uint64, tag = "8")]
     pub usual_bytes: u64,
     /// The prediction for the current fleet.
@@ -8681,7 +8711,7 @@ pub struct PlanResponse {
     /// The included agents, sorted by name, then the added agents.
     #[prost(message, repeated, tag = "11")]
     pub agents: ::prost::alloc::vec::Vec<PlannedAgent>,
-    /// Agents that are not included.
+    /// Agents that the plan does not include.
     #[prost(message, repeated, tag = "12")]
     pub left_out: ::prost::alloc::vec::Vec<LeftOutAgent>,
     /// The most useful places for further agents, best first; fewer than requested if no other place
@@ -8708,7 +8738,7 @@ pub struct PlannedOutlook {
     #[prost(message, optional, tag = "2")]
     #[serde(rename = "makespan_ms", serialize_with = "crate::json::millis")]
     pub makespan: ::core::option::Option<::prost_types::Duration>,
-    /// The name of that agent.
+    /// The name of the agent that is busy longest.
     #[prost(string, tag = "3")]
     pub longest: ::prost::alloc::string::String,
 }
@@ -8716,20 +8746,20 @@ pub struct PlannedOutlook {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlannedAgent {
-    /// The name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     #[serde(rename = "agent")]
     pub name: ::prost::alloc::string::String,
-    /// The city.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
-    /// The carrier.
+    /// The agent's carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
     /// Number of slots.
     #[prost(uint32, tag = "4")]
     pub slots: u32,
-    /// The change: stays, added or removed.
+    /// What the plan changes about the agent: stays, added or removed.
     #[prost(string, tag = "5")]
     pub change: ::prost::alloc::string::String,
     /// The agent's predicted work before the change; absent if the change adds the agent.
@@ -8746,10 +8776,10 @@ pub struct PlannedLoad {
     /// Number of crawled sites.
     #[prost(double, tag = "1")]
     pub sites: f64,
-    /// Its share of all sites, 0 to 1.
+    /// The agent's share of all sites, 0 to 1.
     #[prost(double, tag = "2")]
     pub share: f64,
-    /// The sum of these crawls' predicted durations.
+    /// The sum of the predicted durations of the agent's crawls.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "work_ms", serialize_with = "crate::json::millis")]
     pub work: ::core::option::Option<::prost_types::Duration>,
@@ -8762,7 +8792,7 @@ pub struct PlannedLoad {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftOutAgent {
-    /// The name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     #[serde(rename = "agent")]
     pub name: ::prost::alloc::string::String,
@@ -8780,16 +8810,16 @@ pub struct PlannedSuggestion {
     /// The site's position on the globe; absent if unknown.
     #[prost(message, optional, tag = "2")]
     pub position: ::core::option::Option<GlobePosition>,
-    /// By how much this agent lowers the mean predicted round trip, if the agents of the preceding
-    /// suggestions are added first.
+    /// By how much the suggested agent lowers the mean predicted round trip, if the agents of the
+    /// preceding suggestions are added first.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "gain_ms", serialize_with = "crate::json::millis")]
     pub gain: ::core::option::Option<::prost_types::Duration>,
-    /// The mean predicted round trip with these agents.
+    /// The mean predicted round trip with the suggested agent and those of the preceding suggestions.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "mean_ms", serialize_with = "crate::json::millis")]
     pub mean: ::core::option::Option<::prost_types::Duration>,
-    /// The share of all sites that this agent would crawl, 0 to 1.
+    /// The share of all sites that the suggested agent would crawl, 0 to 1.
     #[prost(double, tag = "5")]
     pub share: f64,
 }
@@ -9632,7 +9662,7 @@ pub mod report_service_server {
 /// Asks for the state of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowStatusRequest {
-    /// Maximum number of batches to show, 1 to 1000; 0: 20.
+    /// Maximum number of batches to show, 1 to 1000; 0 means 20.
     #[prost(uint32, tag = "1")]
     pub batches: u32,
 }
@@ -9660,7 +9690,7 @@ pub struct ShowStatusResponse {
     /// The landmarks.
     #[prost(message, optional, tag = "6")]
     pub landmarks: ::core::option::Option<LandmarksStatus>,
-    /// The newest embedding; absent before the first.
+    /// The newest embedding; absent before the first embedding.
     #[prost(message, optional, tag = "7")]
     pub map: ::core::option::Option<MapStatus>,
     /// Batches with open sites, the newest first.
@@ -9680,20 +9710,21 @@ pub struct SchedulerStatus {
     /// The URL that agents connect to.
     #[prost(string, tag = "1")]
     pub url: ::prost::alloc::string::String,
-    /// The version, with the commit if its build recorded it.
+    /// The scheduler's version, with the commit if the build recorded it.
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
-    /// When it started.
+    /// When the scheduler started.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub started_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it is running, that is, whether it has renewed its entry in time.
+    /// Whether the scheduler is running, that is, whether it has renewed its entry in the database in
+    /// time.
     #[prost(bool, tag = "4")]
     pub running: bool,
-    /// The roles that it has now: reap, fit, plan. Only one scheduler has a role at a time.
+    /// The roles that the scheduler has now: reap, fit, plan. Only one scheduler has a role at a time.
     #[prost(string, repeated, tag = "5")]
     pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The file system of its data directory; absent when unknown.
+    /// The file system of the scheduler's data directory; absent when unknown.
     #[prost(message, optional, tag = "6")]
     pub disk: ::core::option::Option<DiskSpace>,
 }
@@ -9715,7 +9746,7 @@ pub struct DatabaseStatus {
     /// The version of Postgres.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    /// Its size.
+    /// The size of the database.
     #[prost(uint64, tag = "2")]
     pub size_bytes: u64,
 }
@@ -9740,11 +9771,11 @@ pub struct FleetStatus {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentCount {
-    /// The state.
+    /// The service state.
     #[prost(enumeration = "ServiceState", tag = "1")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
-    /// The number.
+    /// Number of agents in this state.
     #[prost(uint32, tag = "2")]
     pub agents: u32,
 }
@@ -9752,13 +9783,13 @@ pub struct AgentCount {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LandmarksStatus {
-    /// Their number.
+    /// Number of landmarks.
     #[prost(uint32, tag = "1")]
     pub landmarks: u32,
-    /// Number of these landmarks that are connected.
+    /// Number of landmarks that are connected.
     #[prost(uint32, tag = "2")]
     pub connected: u32,
-    /// Number of these landmarks that were set by hand.
+    /// Number of landmarks that were set by hand.
     #[prost(uint32, tag = "3")]
     pub by_hand: u32,
 }
@@ -9766,24 +9797,24 @@ pub struct LandmarksStatus {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct MapStatus {
-    /// Its epoch.
+    /// The embedding's epoch.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
-    /// When it was fitted.
+    /// When the embedding was fitted.
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub fitted_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The median of |ln(predicted / measured)| over the round trips it was fitted on; absent when
-    /// unknown.
+    /// The median of |ln(predicted / measured)| over the round trips on which the embedding was
+    /// fitted; absent when unknown.
     #[prost(double, optional, tag = "3")]
     pub error: ::core::option::Option<f64>,
-    /// Number of agents that it places.
+    /// Number of agents that the embedding places.
     #[prost(uint32, tag = "4")]
     pub agents: u32,
-    /// Number of landmarks on which it was fitted.
+    /// Number of landmarks on which the embedding was fitted.
     #[prost(uint32, tag = "5")]
     pub landmarks: u32,
-    /// Its dimensions, without the height.
+    /// Number of dimensions of the embedding, without the height.
     #[prost(uint32, tag = "6")]
     pub dimensions: u32,
 }
@@ -9791,13 +9822,13 @@ pub struct MapStatus {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchStatus {
-    /// The name.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The strategy.
+    /// The batch's strategy.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// Number of its sites, in their newest rounds.
+    /// Number of the batch's sites, each counted by its newest round.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
     /// Number of these sites that have ended, with any result.
@@ -9806,25 +9837,25 @@ pub struct BatchStatus {
     /// Number of these sites that failed.
     #[prost(uint64, tag = "5")]
     pub failed: u64,
-    /// Number of its sites that are being crawled.
+    /// Number of the batch's sites that are being crawled.
     #[prost(uint64, tag = "6")]
     pub crawling: u64,
-    /// Number of its sites that no agent may crawl; counted up to 10,000.
+    /// Number of the batch's sites that no agent may crawl; counted up to 10,000.
     #[prost(uint64, tag = "7")]
     pub unmet: u64,
     /// Number of crawls that ended per minute, over the last five minutes; absent if none did.
     #[prost(double, optional, tag = "8")]
     #[serde(rename = "sites_per_min")]
     pub sites_per_minute: ::core::option::Option<f64>,
-    /// Megabytes (10^6 bytes) per minute that these crawls fetched.
+    /// Megabytes (10^6 bytes) per minute fetched by the crawls that ended in the last five minutes.
     #[prost(double, optional, tag = "9")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// The remaining time; absent while it is computed for the first time.
+    /// The batch's remaining time; absent while it is computed for the first time.
     #[prost(message, optional, tag = "10")]
     pub estimate: ::core::option::Option<Estimate>,
-    /// Time since one of its crawls last ended; before any crawl has ended, time since the batch was
-    /// submitted.
+    /// Time since a crawl of the batch last ended; before any crawl has ended, time since the batch
+    /// was submitted.
     #[prost(message, optional, tag = "11")]
     #[serde(rename = "idle_ms", serialize_with = "crate::json::millis")]
     pub idle: ::core::option::Option<::prost_types::Duration>,
@@ -9833,14 +9864,14 @@ pub struct BatchStatus {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Attention {
-    /// What it is about.
+    /// What the finding is about.
     #[prost(enumeration = "AttentionKind", tag = "1")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::AttentionKind, _>")]
     pub kind: i32,
     /// Whether work has stopped or is about to stop.
     #[prost(bool, tag = "2")]
     pub urgent: bool,
-    /// Number of agents, sites etc. that it is about.
+    /// Number of agents, sites etc. that the finding is about.
     #[prost(uint64, tag = "3")]
     pub count: u64,
     /// One sentence for people.
@@ -9854,7 +9885,7 @@ pub struct Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum AttentionKind {
-    /// Not set: the scheduler is newer than this program.
+    /// The kind is not set, because the scheduler is newer than this program.
     Unspecified = 0,
     /// A scheduler stopped without notice.
     SchedulerLost = 1,
@@ -9866,17 +9897,17 @@ pub enum AttentionKind {
     NoContactUrl = 4,
     /// No agent is connected.
     NoAgent = 5,
-    /// Agents are not connected.
+    /// Some agents are not connected.
     AgentsAway = 6,
-    /// Agents accept no work, for a reason that they report.
+    /// Some agents accept no work, for a reason that they report.
     AgentsPaused = 7,
-    /// Measurements of agents are not used.
+    /// The measurements of some agents are not used.
     AgentsQuarantined = 8,
-    /// Clocks of agents are wrong.
+    /// The clocks of some agents are wrong.
     AgentClocks = 9,
     /// Agents run another version than the scheduler.
     AgentVersions = 10,
-    /// Disks of agents are nearly full.
+    /// The disks of some agents are nearly full.
     AgentDisks = 11,
     /// A second process uses an agent's credential.
     AgentTwins = 12,
