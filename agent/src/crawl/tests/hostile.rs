@@ -19,8 +19,13 @@ async fn quick(site: &TestServer, policy: Policy) -> Outcome {
 
 /// Runs a crawl with short time limits, and checks that the crawl ends in time.
 pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
+    ends_in_time(TestCrawl { timeouts: QUICK, ..crawl }).await
+}
+
+/// Runs a crawl, and checks that the crawl ends in time.
+pub(super) async fn ends_in_time(crawl: TestCrawl) -> Outcome {
     let started = Instant::now();
-    let outcome = TestCrawl { timeouts: QUICK, ..crawl }.outcome().await;
+    let outcome = crawl.outcome().await;
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     outcome
 }
