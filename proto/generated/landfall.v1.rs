@@ -5644,7 +5644,7 @@ pub struct BatchProgress {
     #[prost(message, optional, tag = "15")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// Number of tasks that wait for the cause in `wait`.
+    /// Number of tasks that wait because of the cause in `wait`.
     #[prost(uint64, tag = "16")]
     #[serde(skip)]
     pub waiting_for_it: u64,

@@ -118,8 +118,8 @@ impl LearnedCorrections {
         self.alike.near(measured, network)
     }
 
-    /// Estimates the round trip that probes would measure: the crawl's round trip without the extra
-    /// time of pages.
+    /// Estimates the round trip that probes would measure: the crawl's round trip without the time
+    /// by which crawls usually exceed probes.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }

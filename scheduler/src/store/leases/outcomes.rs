@@ -35,7 +35,7 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether tasks are held because the address for which this lease has a permit permits no
+        /// Whether other tasks wait until this lease ends, because its site's address permits no
         /// further crawl.
         waited_for: bool,
     },

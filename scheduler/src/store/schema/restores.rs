@@ -219,8 +219,8 @@ mod tests {
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
-        // A number issued after the backup is not the agent's fault. A number that was never issued
-        // is the agent's fault.
+        // An agent may report a task or token that was issued after the backup. A report of a
+        // number that was never issued shows a fault of the agent.
         let answers = [
             (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
             (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),

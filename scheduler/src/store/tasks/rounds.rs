@@ -184,7 +184,7 @@ mod tests {
             assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Moves the due times of recrawls back by `time`, as if that time had passed.
+        /// Makes recrawls due earlier by `time`, as if that time had passed.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)
