@@ -15,6 +15,7 @@ from pathlib import Path
 CRATES = ["proto/src", "scheduler/src", "agent/src", "tests/src"]
 USE = re.compile(r"(?:^|(?<=[;{}\s]))(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 DEFINITION = re.compile(r"\b(?:struct|enum|trait|type|const|static|fn|union|macro_rules!)\s+(\w+)")
+WORD = re.compile(r"\w+")
 PATH = re.compile(r"\b(?:\w+::)+\w+")
 
 
@@ -66,17 +67,18 @@ class Crate:
                 self.files[() if module == ("lib",) else module] = path
         code = {module: without_tests(path.read_text()) for module, path in self.files.items()}
         self.defined = {module: set(DEFINITION.findall(text)) for module, text in code.items()}
-        self.names, private = {}, {}
+        self.names, imports = {}, {}
         for module, text in code.items():
-            self.names[module], private[module] = {}, []
+            self.names[module], imports[module] = {}, []
+            body = set(WORD.findall(USE.sub("", text)))
             for passed_on, tree in USE.findall(text):
                 for name, segments in imported(re.sub(r"\s+", " ", tree)):
                     self.names[module][name] = segments
-                    if not passed_on:
-                        private[module].append(segments)
+                    if not passed_on or name in body:
+                        imports[module].append(segments)
         self.uses = {}
         for module, text in code.items():
-            paths = private[module] + [path.split("::") for path in PATH.findall(USE.sub("", text))]
+            paths = imports[module] + [path.split("::") for path in PATH.findall(USE.sub("", text))]
             found = {self.definer(module, path) for path in paths}
             self.uses[module] = found - {None, module}
 

@@ -22,12 +22,12 @@ core=(
     scheduler/src/simulate/distribution.rs
     scheduler/src/simulate/draw.rs
     scheduler/src/simulate/dump.rs
-    scheduler/src/simulate/judged.rs
     scheduler/src/simulate/landmarks.rs
     scheduler/src/simulate/map.rs
     scheduler/src/simulate/page.rs
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
+    scheduler/src/simulate/seed_result.rs
     scheduler/src/simulate/settings.rs
     scheduler/src/simulate/settings_error.rs
     scheduler/src/status.rs

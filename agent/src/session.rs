@@ -34,6 +34,7 @@ use work::Work;
 
 pub(crate) mod backoff;
 mod convert;
+mod crawler;
 mod deadline;
 pub(crate) mod endpoint;
 pub(crate) mod enrol;
@@ -42,7 +43,6 @@ mod heartbeats;
 mod leased_crawl;
 mod opening;
 mod outgoing;
-mod own_or_external;
 mod permits;
 pub(crate) mod schedulers;
 pub(crate) mod unreached;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 use self::printed_result::{RunOutcome, Verdict};
-use self::stages::Stages;
+use self::progress::Stages;
 use self::targets::{PeakMemory, Target, targets};
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
@@ -27,8 +27,9 @@ use crate::world::{Grade, World};
 use landfall_scheduler::simulate::Matrix;
 
 mod printed_result;
+mod progress;
 pub mod report;
-mod stages;
+
 mod targets;
 
 const BATCH: &str = "demo";

@@ -7,22 +7,22 @@ use landfall_proto::traces::{Attribute, Span, SpanKey, TraceSender};
 use tokio_util::sync::CancellationToken;
 
 use super::convert::leases;
+use super::crawler::{Crawler, LeasedCrawl};
 use super::event::WorkEvent;
-use super::own_or_external::{Crawler, LeasedCrawl};
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::lease_key::LeaseKey;
 use crate::disk::outbox::OutcomeWriter;
 use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 
-pub(super) struct LeaseCrawl {
+pub(super) struct CrawlRunner {
     pub(super) crawl: LeasedCrawl,
     pub(super) crawler: Crawler,
     pub(super) writer: OutcomeWriter,
     pub(super) traces: Option<TraceSender>,
 }
 
-impl LeaseCrawl {
+impl CrawlRunner {
     /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the scheduler has
     /// already ended the lease. After `closing` is cancelled, a failed write of the outcome is no
     /// longer retried.

@@ -18,10 +18,10 @@ use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::convert::leases::{self, GrantedLease};
+use super::crawler::{Crawler, LeasedCrawl, OwnCrawler};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
-use super::leased_crawl::{LeaseCrawl, panic_message};
-use super::own_or_external::{Crawler, LeasedCrawl, OwnCrawler};
+use super::leased_crawl::{CrawlRunner, panic_message};
 use super::permits::{self, PermitRequests};
 use crate::crawl::{ExternalCrawler, RobotsCache};
 use crate::disk::crawl_files::CrawlFiles;
@@ -312,7 +312,7 @@ impl Work {
         let (stores_pages, preempted) = (store, preempt.clone());
         let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
         let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
-        let crawling = LeaseCrawl { crawl, crawler, writer, traces };
+        let crawling = CrawlRunner { crawl, crawler, writer, traces };
         let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
         self.running.insert(key, RunningCrawl { task, stop, preempt });
         None

@@ -18,9 +18,9 @@ pub(super) mod convert;
 mod crawls;
 mod group_commit;
 mod heartbeats;
+mod orders;
 mod outcome_commits;
 mod outcomes;
-mod pending_messages;
 mod session;
 mod stream;
 

@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::FileError;
-use crate::model::Strategy;
 use crate::model::geo::Position;
 
 /// Maximum length of a name in DNS, in bytes.
@@ -116,23 +115,6 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// The input that a strategy needs but that no node has; `None` if the strategy can be judged.
-pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
-    let (known, what): (fn(&Node) -> bool, _) = match strategy {
-        Strategy::Domain => (|node| node.name.is_some(), "names"),
-        Strategy::Geographic => (|node| node.position.is_some(), "positions"),
-        Strategy::Prefix => (|node| node.address.is_some(), "addresses"),
-        Strategy::Random
-        | Strategy::Hash
-        | Strategy::Kademlia
-        | Strategy::GnpTop(_)
-        | Strategy::GnpBalanced
-        | Strategy::GnpConfirmed
-        | Strategy::EarliestFinish => return None,
-    };
-    (!nodes.iter().any(known)).then_some(what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,10 +135,6 @@ mod tests {
             address: "192.0.2.1".parse().ok(),
         };
         assert_eq!(nodes, [first, Node::default()]);
-        assert_eq!(lacks(Strategy::Geographic, &nodes), None);
-        assert_eq!(lacks(Strategy::Geographic, &nodes[1..]), Some("positions"));
-        assert_eq!((lacks(Strategy::Domain, &[]), lacks(Strategy::Prefix, &[])), (Some("names"), Some("addresses")));
-        assert!(Strategy::ALL.iter().all(|strategy| lacks(*strategy, &nodes).is_none()));
     }
 
     #[test]

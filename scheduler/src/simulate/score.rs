@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::nodes::lacks;
+use super::settings::lacks;
 use super::{JudgedAgent, JudgedSite, SeedResult, Settings};
 use crate::gnp::Tier;
 use crate::model::Strategy;

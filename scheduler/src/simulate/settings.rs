@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use super::nodes::{Node, lacks};
+use super::nodes::Node;
 use super::{Draw, Matrix, SettingsError};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
@@ -165,9 +165,27 @@ words!(
     }
 );
 
+/// The input that a strategy needs but that no node has; `None` if the strategy can be judged.
+pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
+    let (known, what): (fn(&Node) -> bool, _) = match strategy {
+        Strategy::Domain => (|node| node.name.is_some(), "names"),
+        Strategy::Geographic => (|node| node.position.is_some(), "positions"),
+        Strategy::Prefix => (|node| node.address.is_some(), "addresses"),
+        Strategy::Random
+        | Strategy::Hash
+        | Strategy::Kademlia
+        | Strategy::GnpTop(_)
+        | Strategy::GnpBalanced
+        | Strategy::GnpConfirmed
+        | Strategy::EarliestFinish => return None,
+    };
+    (!nodes.iter().any(known)).then_some(what)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::geo::Position;
 
     fn refusal(change: impl FnOnce(&mut Settings)) -> String {
         let matrix = Matrix::of(12, |_, _| Some(5.0));
@@ -206,5 +224,20 @@ mod tests {
         assert_eq!(settings.sites_in_all(490), 4_600);
         assert_eq!(Settings { sites: Some(50), ..settings.clone() }.sites_in_all(490), 500);
         assert_eq!(Settings { sites: Some(500), ..settings }.sites_in_all(99), 690);
+    }
+
+    #[test]
+    fn a_strategy_needs_a_node_that_has_its_input() {
+        let everything = Node {
+            name: Some("www.a.cn".to_owned()),
+            position: Position::try_new(45.8, 126.6).ok(),
+            country: None,
+            address: "192.0.2.1".parse().ok(),
+        };
+        let nodes = [everything, Node::default()];
+        assert_eq!(lacks(Strategy::Geographic, &nodes), None);
+        assert_eq!(lacks(Strategy::Geographic, &nodes[1..]), Some("positions"));
+        assert_eq!((lacks(Strategy::Domain, &[]), lacks(Strategy::Prefix, &[])), (Some("names"), Some("addresses")));
+        assert!(Strategy::ALL.iter().all(|strategy| lacks(*strategy, &nodes).is_none()));
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::model::BatchId;
 use crate::store::batches::Progress;
-use crate::store::reports::throughput;
+use crate::store::reports::remaining_time;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
@@ -125,7 +125,7 @@ impl Estimates {
 
 async fn estimate(pool: &PgPool, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let mut conn = store::acquire(pool).await?;
-    throughput::left(&mut conn, batch).await
+    remaining_time::estimate(&mut conn, batch).await
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use crate::grpc::capacity_plan::{self, PlanError, WhatIfRequest};
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
-use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
+use crate::store::reports::ReportScope;
+use crate::store::reports::throughput::{self, BatchGrowth};
 use crate::store::reports::{self, AgentRow, accuracy, failures, hosts};
 
 use super::convert::filters::{Places, TimeRange};

@@ -7,7 +7,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-use super::{CrawlFilter, Groups};
+use super::filters::CrawlFilter;
+use super::groups::Groups;
 
 /// The accuracy of the predictions for some crawls.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -8,7 +8,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-use super::{CrawlFilter, Groups};
+use super::filters::CrawlFilter;
+use super::groups::Groups;
 
 /// A group of sites whose newest rounds failed.
 #[derive(Debug, Clone, PartialEq)]

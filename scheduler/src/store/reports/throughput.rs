@@ -1,4 +1,4 @@
-//! Throughput of a batch's crawls: over time, by agent, by strategy, and of recent crawls.
+//! Throughput of a batch's crawls: over time, by agent and by strategy.
 //!
 //! The view `crawls` defines when a crawl was active. The number of rows read per crawl is bounded,
 //! however many crawls and slices of time there are.
@@ -8,48 +8,13 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use super::filters::ReportScope;
+use super::remaining_time::{TaskTotals, recent, task_totals};
 use crate::model::{BatchId, Rtt, Strategy};
-use crate::throughput::{self, Amount, BegunCrawl, Estimate, FEWEST_RECENT, RecentCrawls, Remaining, Slice, Total};
-
 use crate::store::Error;
-
 use crate::store::rows::Rows;
-use crate::store::types::{Interval, Unsigned, whole};
-pub use task_totals::{TaskTotals, task_totals};
-
-mod task_totals;
-
-/// Maximum number of recent crawls, and of active crawls, whose durations are read as a sample. The
-/// durations of a thousand crawls are read in a few milliseconds, and their distribution is
-/// accurate to within a few percent.
-const MOST_TOLD: i64 = 1000;
-
-/// Selects the tasks of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReportScope {
-    pub batch: BatchId,
-    /// The round; `None` selects each site's newest round.
-    pub round: Option<u32>,
-}
-
-impl ReportScope {
-    pub const fn newest(batch: BatchId) -> Self {
-        Self { batch, round: None }
-    }
-
-    fn stored(self) -> Option<i32> {
-        self.round.map(whole)
-    }
-}
-
-/// The remaining time of a batch's newest rounds; `None` if all of them have ended. Reads the whole
-/// batch three times.
-pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
-    let scope = ReportScope::newest(batch);
-    let remaining = task_totals(conn, scope).await?.remaining;
-    Ok(throughput::estimate(&remaining, &recent(conn, scope).await?))
-}
-
+use crate::store::types::{Interval, Unsigned};
+use crate::throughput::{Amount, RecentCrawls, Remaining, Slice, Total};
 /// The highest round of any site of a batch; `None` if the batch has no site.
 pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
     let newest = sqlx::query_scalar!(
@@ -207,70 +172,6 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// The crawls that began in the second half of the time since the first crawl began. If any of the
-/// ten crawls that ended last began before this half, includes all crawls from the earliest of
-/// these ten. If there are more than a thousand crawls, a sample of a thousand is read. Also counts
-/// the crawls that began in the last quarter of the time since the first crawl began or, if that is
-/// longer, since the tenth newest crawl began.
-pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
-    let row = sqlx::query!(
-        r#"
-        with crawled as (
-            select task_id, begun, ended from crawls
-            where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
-        ), under_way as (
-            select l.task_id, l.granted_at as begun from tasks t join leases l on l.task_id = t.id and l.state = 'active'
-            -- Omits stalled crawls, because they do not show how long a crawl takes.
-            join sessions s on s.id = l.session_id and s.state = 'active' and s.disconnected_at is null and s.paused is null
-            where t.batch_id = $1 and t.state = 'leased'
-              and case when $2::integer is null then t.retried_at is null else t.round = $2 end
-        ), all_begun as (
-            select task_id, begun, ended from crawled
-            union all
-            select task_id, begun, null from under_way
-        ), late as (
-            select least(half, (select min(begun) from (select begun from crawled order by ended desc limit $3) newest)) as since,
-                   least(quarter, (select min(begun) from (select begun from all_begun order by begun desc limit $3) newest)) as begun_since
-            from (
-                select now() - (now() - min(begun)) / 2 as half, now() - (now() - min(begun)) / 4 as quarter from all_begun
-            ) elapsed
-        ), of_late as (
-            select task_id, ended is not null as is_over,
-                   greatest(coalesce(ended, now()) - begun, interval '0') as lasted
-            from all_begun, late
-            where begun >= since
-        ), told as (
-            select is_over, lasted from of_late order by hashint8(task_id) limit $4
-        ), under_way_told as (
-            select now() - begun as lasted
-            from under_way order by hashint8(task_id) limit $4
-        )
-        select coalesce((select array_agg(lasted) from told where is_over), '{}') as "over!: Vec<Interval>",
-               coalesce((select array_agg(lasted) from told where not is_over), '{}') as "going_on!: Vec<Interval>",
-               coalesce((select array_agg(lasted) from under_way_told), '{}') as "under_way!: Vec<Interval>",
-               coalesce(extract(epoch from (select sum(lasted) from of_late))::float8 / nullif(extract(epoch from now() - since)::float8, 0), 0) as "at_once!",
-               now() - begun_since as "begun_window: Interval",
-               (select count(*) from all_begun where begun >= begun_since) as "begun!: Unsigned<u64>"
-        from late
-        "#,
-        scope.batch.get(),
-        scope.stored(),
-        FEWEST_RECENT,
-        MOST_TOLD,
-    )
-    .one(conn)
-    .await?;
-    let lasted = |all: &[Interval], ended| all.iter().map(move |time| BegunCrawl { time: time.0, ended }).collect();
-    let (over, going_on): (Vec<BegunCrawl>, Vec<BegunCrawl>) = (lasted(&row.over, true), lasted(&row.going_on, false));
-    Ok(RecentCrawls {
-        crawls: [over, going_on].concat(),
-        under_way: row.under_way.into_iter().map(Duration::from).collect(),
-        at_once: row.at_once,
-        begun: row.begun.0,
-        begun_window: row.begun_window.unwrap_or_default().0,
-    })
-}
-
 /// How a batch's results grew over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchGrowth {
@@ -314,8 +215,9 @@ mod tests {
     use super::*;
     use crate::model::{AgentId, SessionId, TaskId};
     use crate::store::fixtures;
+    use crate::store::reports::remaining_time;
     use crate::store::tasks::holds::{self, Cause};
-    use crate::throughput::{StallReason, StalledCrawls, estimate, growth};
+    use crate::throughput::{BegunCrawl, StallReason, StalledCrawls, estimate, growth};
 
     /// A batch that agents crawl. In these tests the time `begin` is an hour ago.
     struct Scene {
@@ -520,7 +422,7 @@ mod tests {
         let grown = scene.read(5).await;
         assert_eq!((grown.totals.remaining.crawling, grown.totals.crawling_pages), (1, 42));
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
-        let said = left(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
+        let said = remaining_time::estimate(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: no site has ended; 3 sites are held back"), "{}", said.note);
 
@@ -539,7 +441,8 @@ mod tests {
         // of a hundred seconds each, and the active crawl.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
-        let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);
+        let left =
+            remaining_time::estimate(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);
         assert!(left.is_some_and(|left| left > secs(3500.0)), "one site is left alone for an hour: {left:?}");
     }
 
@@ -567,7 +470,8 @@ mod tests {
         assert_eq!(grown.totals.remaining.stalled, [stalled("b", full, 2), stalled("c", StallReason::Disconnected, 1)]);
         assert_eq!((grown.totals.remaining.crawling, grown.totals.remaining.waiting), (1, 0));
         assert_eq!(grown.recent.under_way.len(), 1, "the others say nothing of lengths");
-        let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
+        let said =
+            remaining_time::estimate(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left.is_some(), said.sites, said.stalled), (true, 1, 3));
 
         scene
@@ -576,7 +480,10 @@ mod tests {
         let site = fixtures::site(&mut scene.conn, "waits.cn").await;
         fixtures::task(&mut scene.conn, scene.batch, site, "located").await;
         let note = async |scene: &mut Scene| {
-            let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
+            let said = remaining_time::estimate(&mut scene.conn, scene.batch)
+                .await
+                .expect("what is left")
+                .expect("an estimate");
             (said.left.is_some(), said.note)
         };
         assert_eq!(note(&mut scene).await, (true, String::new()), "a takes it");

@@ -1,4 +1,5 @@
-//! A session sends its agent the messages that the store holds: revocations, orders and leases.
+//! A session sends its agent the orders that the store holds: to measure hosts, to crawl leased
+//! sites, and to stop crawls whose lease was revoked or preempted.
 
 use std::collections::HashMap;
 
