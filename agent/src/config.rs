@@ -67,8 +67,8 @@ pub struct Config {
     /// The name server, `address` or `address:port`. If absent, the system's name server is used.
     #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
-    /// Whether to cache the name server's answers for their TTL, at most an hour. Turn it off only
-    /// to measure what the cache saves: then every connection queries the name server.
+    /// Whether to cache the name server's answers for their TTL, at most an hour. Turn the cache
+    /// off only to measure what it saves: without it, every connection queries the name server.
     #[serde(default = "yes")]
     pub dns_cache: bool,
     /// Networks that may be probed and crawled although they are not public.
@@ -81,8 +81,8 @@ pub struct Config {
     /// Without an address, the metrics cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
-    /// Whether `metrics` may be an address that is not loopback. Everybody who reaches it can read
-    /// the metrics.
+    /// Whether `metrics` may be an address that is not loopback. Everybody who can reach the
+    /// address can read the metrics.
     #[serde(default)]
     pub metrics_public: bool,
     /// The OTLP collector that gets a span for each crawl. If absent, no spans are sent.
@@ -109,8 +109,8 @@ pub struct BeaconConfig {
     pub enabled: bool,
     /// The address to listen on; port 0 takes any free port.
     pub listen: SocketAddr,
-    /// The URL at which other agents reach the beacon. Needed only if it differs from the address
-    /// from which this agent connects to the scheduler.
+    /// The URL at which other agents reach the beacon. The URL is needed only if its address
+    /// differs from the address from which this agent connects to the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
     /// Private networks in which the agent may measure beacons of other agents. In these networks
@@ -129,11 +129,11 @@ impl Default for BeaconConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutboxConfig {
-    /// The path of the folder, which is created if missing. Agents must not share it.
+    /// The path of the folder, which is created if missing. Agents must not share the folder.
     pub folder: PathBuf,
     /// Free bytes on the disk below which no crawl starts. Crawls start again when twice as many
-    /// are free. 0 disables the check. An outcome takes a few hundred bytes; the default leaves
-    /// enough space for the operating system.
+    /// bytes are free. 0 disables the check. An outcome takes a few hundred bytes; the default
+    /// leaves enough space for the operating system.
     pub min_free_bytes: u64,
 }
 
@@ -147,8 +147,8 @@ impl Default for OutboxConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlsConfig {
-    /// The path of the folder, which is created if missing. Agents must not share it. A crawl needs
-    /// a few hundred bytes for every path that it has seen.
+    /// The path of the folder, which is created if missing. Agents must not share the folder. A
+    /// crawl needs a few hundred bytes for every path that it has seen.
     pub folder: PathBuf,
 }
 

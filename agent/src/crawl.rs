@@ -7,7 +7,7 @@
 //! a site at the same time.
 //!
 //! A crawl that skipped paths because its budget was spent counts as truncated, never as complete.
-//! A crawl that fetched no page counts as neither.
+//! A crawl that fetched no page counts as neither complete nor truncated.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -56,8 +56,8 @@ mod politeness;
 mod stopwatch;
 mod walk;
 
-/// Maximum time that a stopped crawl waits for its pages to be stored. A stopping agent waits
-/// slightly longer than this for its crawls.
+/// Maximum time that a stopped crawl waits for its pages to be stored. A stopping agent waits for
+/// its crawls slightly longer than `STORE_TIMEOUT`.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// The fingerprint that identifies a path in [`SeenPaths`].
@@ -110,8 +110,8 @@ async fn run_within(
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
             // The pause counts against the crawl's time budget even while no agent has the lease. A
-            // crawl that is resumed during the pause also stops here, before it has a fetcher. The
-            // pause is then not counted a second time.
+            // crawl that is resumed during the pause also stops here, but without a fetcher, and
+            // must not count the pause a second time.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -137,8 +137,8 @@ async fn run_within(
     ended
 }
 
-/// A running crawl. It owns all data that the outcome reports, so no data are lost if the future of
-/// `walk` is dropped at an await.
+/// A running crawl. The crawl owns all data that the outcome reports, so no data are lost if the
+/// future of `walk` is dropped at an await.
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
@@ -147,7 +147,7 @@ struct Crawl {
     deadline: Instant,
     origin: Option<Origin>,
     /// The time at which the search for the site's origin ended, with or without a result. While
-    /// there is no fetcher, it counts as the time of the last request.
+    /// there is no fetcher, `settled_at` counts as the time of the last request.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,

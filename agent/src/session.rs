@@ -167,8 +167,9 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages that wait for room in the transport. The agent reads meanwhile, because the agent
-    /// and the scheduler would otherwise deadlock when both directions are full.
+    /// Messages that wait for room in the transport. The agent continues to read while messages
+    /// wait, because the agent and the scheduler could otherwise deadlock when both directions are
+    /// full.
     pending: OutgoingQueue,
     heartbeats: Heartbeats,
 }
@@ -263,8 +264,8 @@ impl ActiveSession {
             }
             Some(Down::Crawl(order)) => {
                 if work.check_disk() {
-                    // If the disk is full, report it first. Otherwise the scheduler could grant
-                    // this lease again after the agent has returned it.
+                    // If the disk is full, report that first, or the scheduler could grant this
+                    // lease again after the agent has returned it.
                     self.heartbeat(work);
                 }
                 self.pending.extend(work.crawl(order));

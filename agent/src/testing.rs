@@ -34,8 +34,8 @@ use crate::net::tls::tls_config;
 use crate::net::user_agent::UserAgent;
 use crate::warc::ResponseLine;
 
-/// A context that may connect to these networks. It resolves no names: its name server is on the
-/// discard port, where no server listens.
+/// A context that may connect to these networks. The context resolves no names: its name server is
+/// on the discard port, where no server listens.
 pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
     RequestContext {
         guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
@@ -228,8 +228,8 @@ impl TestServer {
     /// Waits until the received requests satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[SeenRequest]) -> bool) {
         loop {
-            // Start listening before the check. Otherwise a request between the check and the wait
-            // would be missed.
+            // Start listening before the check, or a request between the check and the wait would
+            // be missed.
             let news = self.log.news.notified();
             if done(&self.log.seen.lock().unwrap()) {
                 return;
@@ -298,7 +298,7 @@ impl RequestLog {
     }
 }
 
-/// A name server whose answers the test decides. It counts the queries.
+/// A name server whose answers the test decides. The server counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,

@@ -91,7 +91,8 @@ pub(super) struct CrawlArgs {
 }
 
 impl CrawlArgs {
-    /// The settings. The command line overrides the policy file, which overrides the defaults.
+    /// Merges the settings: the command line overrides the policy file, which overrides the
+    /// defaults.
     fn settings(&self) -> anyhow::Result<CrawlSettings> {
         let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
@@ -161,8 +162,9 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         CrawlEnd::Stopped(_) if file.is_some() => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped; run the same command to resume it"));
         }
-        // A crawl without a scheduler never ends as `Paused`, because it waits until pauses end. It
-        // never ends as `NotPermitted`, because it needs no permit for the site's address.
+        // A crawl without a scheduler never ends as `Paused`, because it waits until pauses end.
+        // Without a scheduler, a crawl needs no permit for the site's address, so it never ends as
+        // `NotPermitted`.
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }

@@ -28,8 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum difference between this machine's clock and the scheduler's. The clock must be right
 /// because certificates have a validity period and stored pages have timestamps.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// The name in the test query. Every name server can answer the query, even if the answer is that
-/// the name has no address. Tests use an address instead, so that they need no name server.
+/// The name that `doctor` asks the name server to resolve. Every name server can answer, even if
+/// the answer is that the name has no address. Tests use an address instead, so that they need no
+/// name server.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 

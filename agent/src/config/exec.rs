@@ -15,7 +15,7 @@ pub struct ExecConfig {
     /// The program and its arguments. No shell interprets them.
     pub command: Vec<String>,
     /// The path of the folder for the command's output. The folder is created if missing. Agents
-    /// must not share it.
+    /// must not share the folder.
     #[serde(default = "default_exec_folder")]
     pub folder: PathBuf,
     /// Milliseconds from SIGTERM until the command is killed, 0 to 30000. If this time exceeds the
@@ -28,7 +28,8 @@ pub struct ExecConfig {
     #[serde(default = "default_keep")]
     pub keep: u32,
     /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many
-    /// are free. 0 disables the check. Running crawls continue, and their output is not limited.
+    /// bytes are free. 0 disables the check. Running crawls continue, and their output is not
+    /// limited.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }

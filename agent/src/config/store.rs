@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// The path of the folder, which is created if missing. Agents must not share it.
+    /// The path of the folder, which is created if missing. Agents must not share the folder.
     pub folder: PathBuf,
     /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB. Smaller limits
     /// make many files; larger files are slow to move.
     #[serde(default = "default_max_file")]
     pub max_file_bytes: u64,
-    /// Free bytes on the disk below which crawls pause. They continue when twice as many are free.
-    /// 0 disables the check. The default leaves room for the pages that fifty crawls are fetching.
+    /// Free bytes on the disk below which crawls pause. Crawls continue when twice as many bytes
+    /// are free. 0 disables the check. The default leaves room for the pages that fifty crawls are
+    /// fetching.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }

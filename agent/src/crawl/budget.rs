@@ -23,13 +23,13 @@ pub struct Policy {
     pub max_bytes: u64,
     /// Maximum number of links between the start page and a page; 0 means only the start page.
     pub max_depth: u32,
-    /// Maximum time from the crawl's first request to its end.
+    /// Maximum duration of the crawl. A resumed crawl also counts the time before it was stopped.
     pub max_duration: Duration,
     /// Minimum time between the starts of two requests to a small site, or to a site of unknown
     /// size. robots.txt may require more.
     pub request_interval: Duration,
-    /// The minimum time between requests to a large site. If it is longer than `request_interval`,
-    /// `request_interval` applies instead.
+    /// The minimum time between requests to a large site. If `shortest_interval` is longer than
+    /// `request_interval`, `request_interval` applies instead.
     pub shortest_interval: Duration,
     /// The outcome names at most this many of the other sites to which pages link.
     pub max_hosts: u32,
@@ -54,8 +54,8 @@ pub(super) struct Ledger {
     pub(super) pages: u32,
     /// Decoded body bytes of pages.
     pub(super) bytes: u64,
-    /// Body bytes of responses that are not pages. They count against the budget, but the outcome
-    /// does not report them.
+    /// Body bytes of responses that are not pages, which count against the budget but are not in
+    /// the outcome.
     pub(super) unwanted_bytes: u64,
     pub(super) errors: u32,
     /// The cause of the first error, and its message.
@@ -66,7 +66,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a resumed crawl. It begins with the totals from before the crawl was stopped.
+    /// The ledger of a resumed crawl, which begins with the totals from before the crawl was
+    /// stopped.
     pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
             pages: totals.pages,

@@ -1,11 +1,11 @@
 //! Crawls a site with another program, such as wget2 or Scrapy, instead of with [`crate::crawl`].
 //!
 //! The agent finds the site's origin and waits until the scheduler permits requests to the site's
-//! address. Then it runs the operator's command once per lease, with the details of the crawl in
-//! environment variables. The agent limits the command's running time. When the lease ends, the
-//! agent stops the program and all its processes. The agent makes the outcome from the program's
-//! exit status and statistics. The program itself, not the agent, must keep to the request
-//! interval. A crawl cannot resume: each lease starts it from the beginning.
+//! address. Then the agent runs the operator's command once per lease, with the details of the
+//! crawl in environment variables. The agent limits the command's running time. When the lease
+//! ends, the agent stops the program and all its processes. The agent makes the outcome from the
+//! program's exit status and statistics. The program itself, not the agent, must keep to the
+//! request interval. A crawl cannot resume: each lease starts it from the beginning.
 
 use std::io;
 use std::net::IpAddr;
@@ -52,11 +52,12 @@ mod statistics;
 /// How long the agent continues to read output after it has killed a crawler. The output usually
 /// ends at once. Only a process that left the crawler's process group can keep the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
-/// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
-/// from being restarted at once. It also gives the agent time to notice that a signal stopped the
-/// agent as well as the crawler. The crawl then counts as stopped, not as crashed.
+/// Minimum time between a crawler's crash and the return of its lease. The delay keeps a faulty
+/// crawler from being restarted at once. The delay also gives the agent time to notice a signal
+/// that stopped both the agent and the crawler; after such a signal the crawl counts as stopped,
+/// not as crashed.
 const CRASH_REST: Duration = Duration::from_secs(1);
-/// Maximum time limit of a crawl. It keeps the deadline within the clock's range.
+/// Maximum time limit of a crawl. The maximum keeps the crawl's deadline within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The operator's command that crawls leased sites. Cheap to clone.
@@ -212,7 +213,7 @@ async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result
     Ok((origin, address))
 }
 
-/// How a crawl ended whose command was never run.
+/// How a crawl ended if its command was never run.
 fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
     let (kind, trouble, message) = match end {
         WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),

@@ -58,9 +58,9 @@ const KEPT_ROUND_TRIPS: usize = 1024;
 /// Number of bytes that an HTTP/2 server may send before the client reads them. The library's
 /// default is 5 MiB for each crawl, and would take half of an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
-/// Maximum header size that the library accepts for HTTP/2. It exceeds the crawler's own limit, so
-/// that the crawler can distinguish an oversized header from a malformed one. For HTTP/1.1 the
-/// library's limit is fixed at 408 KiB; only the number of fields is configurable.
+/// Maximum header size that the library accepts for HTTP/2. This maximum exceeds the crawler's own
+/// limit, so that the crawler can distinguish an oversized header from a malformed one. For
+/// HTTP/1.1 the library's limit is fixed at 408 KiB; only the number of fields is configurable.
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 /// The name of the connection phase in timeout messages.
 const CONNECTION: &str = "connection";
@@ -84,7 +84,7 @@ pub(super) struct Fetcher {
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     site_address: Arc<SiteAddress>,
-    /// Records responses. The headers are those that the crawler sends with every request.
+    /// The recorder of responses, and the headers that the crawler sends with every request.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 

@@ -1,11 +1,11 @@
 //! The frontier of a site: a queue of paths in breadth-first order, and the set of seen paths.
 //!
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
-//! to a path and each sitemap adds one frame to the log. An incomplete frame is ignored, so after a
-//! restart a crawl resumes at the end of its last whole frame. Memory holds only the set of seen
-//! paths (`known`, `fingerprint_set`) and the part of the queue that is being read. If the queue is
-//! full, new paths are dropped. The frontier does not record the dropped paths, only that the crawl
-//! is no longer complete. Links into traps (`trap`) are counted but not queued.
+//! to a path and each sitemap adds one frame (a record) to the log. An incomplete frame is ignored,
+//! so after a restart a crawl resumes at the end of its last whole frame. Memory holds only the set
+//! of seen paths (`known`, `fingerprint_set`) and the part of the queue that is being read. If the
+//! queue is full, new paths are dropped. The frontier does not record the dropped paths, only that
+//! the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -56,8 +56,8 @@ pub(super) struct Frontier {
 }
 
 impl Frontier {
-    /// An empty frontier for a crawl of at most `max_pages` pages. Its file is deleted when the
-    /// process ends.
+    /// An empty frontier for a crawl of at most `max_pages` pages. The frontier's file is deleted
+    /// when the process ends.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
         let log_points = LogPoints::new(log::first(""));
         Ok(Self::over(FrontierLog::temporary()?, "", KnownPaths::new(max_depth, max_pages), log_points))
@@ -134,8 +134,8 @@ impl Frontier {
         self.known.hosts()
     }
 
-    /// Marks the target of a redirect as known. It is not queued, because it is fetched
-    /// immediately. Returns `false` if it was already known.
+    /// Marks the target of a redirect as known. The target is not queued, because it is fetched
+    /// immediately. Returns `false` if the target was already known.
     pub(super) fn mark_known(&mut self, path: &SitePath) -> bool {
         let new = self.known.mark_known(path);
         if new {

@@ -1,16 +1,16 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! This module is pure, except for [`rest`]: the caller passes the time and the random numbers. It
-//! decides when each request of a crawl may start, including requests for robots.txt, and counts
-//! every response. In addition, requests are sequential: each waits for the previous response. A
-//! crawl also waits with [`rest`] before it returns its lease.
+//! This module is pure, except for [`rest`]: the caller passes the time and the random numbers. The
+//! module decides when each request of a crawl may start, including requests for robots.txt, and
+//! counts every response. In addition, requests are sequential: each waits for the previous
+//! response. A crawl also waits with [`rest`] before it returns its lease.
 //!
 //! Two requests start at least the interval apart, or at least the site's crawl-delay apart if that
 //! is longer. A crawl slows down if the first bytes of responses arrive late, or if the scheduler
-//! is disconnected. It pauses after many errors in a short time, and after a 429 or 503 response.
-//! The pause after a 429 or 503 is as long as the response requires. If the response does not say
-//! how long, the pause doubles with each refusal. Too many consecutive errors open the breaker,
-//! which ends the crawl. No rule reduces the time between two requests below the interval.
+//! is disconnected. A crawl pauses after many errors in a short time, and after a 429 or 503
+//! response. The pause after a 429 or 503 is as long as the response requires. If the response does
+//! not say how long, the pause doubles with each refusal. Too many consecutive errors open the
+//! breaker, which ends the crawl. No rule reduces the time between two requests below the interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
 //! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that
@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum crawl-delay that is honoured. With a longer delay a crawl would be pointless.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
-/// A site with up to `SMALL` pages is small, and a site with at least `LARGE` pages is large. These
-/// numbers are not based on measurements. At one request per second, a site of 100 pages takes two
-/// minutes, and a site of 100,000 pages more than a day.
+/// A site with up to `SMALL` pages is small, and a site with at least `LARGE` pages is large.
+/// `SMALL` and `LARGE` are not based on measurements. At one request per second, a site of 100
+/// pages takes two minutes, and a site of 100,000 pages more than a day.
 const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
 /// Maximum pause between two requests. A longer pause would exceed the time limit of any ordinary
@@ -43,8 +43,8 @@ pub(super) const ATTEMPTS: u32 = 3;
 /// The pause after the first 429 or 503, if the response does not say how long to pause. Each
 /// further refusal doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum random extension of a pause, as a fraction of the pause. It spreads out crawls that were
-/// refused at the same time.
+/// Maximum random extension of a pause, as a fraction of the pause. The random extension spreads
+/// out crawls that were refused at the same time.
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
@@ -68,14 +68,14 @@ const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
 /// Maximum time that a crawl keeps its slot after its last request, so that the site's next crawl
-/// does not start within the request interval. If the interval is longer than this, the first
-/// request of the site's next crawl may come too early. One early request hardly burdens the
+/// does not start within the request interval. If the interval is longer than this maximum, the
+/// first request of the site's next crawl may come too early. One early request hardly burdens the
 /// server.
 pub(super) const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// The minimum time between two requests to a site of this many pages. It is `slow` for a small
-/// site or a site of unknown size, and `fast` for a large site. For other sites, it is interpolated
-/// by the logarithm of the number of pages.
+/// The minimum time between two requests to a site of this many pages. The time is `slow` for a
+/// small site or a site of unknown size, and `fast` for a large site. For other sites, the time is
+/// interpolated between `slow` and `fast` by the logarithm of the number of pages.
 fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
     // An `f64` can represent every `u32`. Larger numbers are clamped, which changes nothing because
@@ -251,7 +251,8 @@ impl Politeness {
         self.paused_until.map_or(paced, |until| paced.max(until))
     }
 
-    /// Whether the breaker is open. If so, the crawl sends no more requests to the site.
+    /// Whether the breaker is open. While the breaker is open, the crawl sends no requests to the
+    /// site.
     pub(super) const fn is_broken(&self) -> bool {
         self.in_a_row >= BREAKER
     }

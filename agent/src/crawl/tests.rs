@@ -82,7 +82,7 @@ impl TestCrawl {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// Spawns the crawl. It runs until its end, or until the returned token is cancelled.
+    /// Spawns the crawl, which runs until its end or until the returned token is cancelled.
     fn spawn(self) -> (CancellationToken, JoinHandle<CrawlEnd>) {
         (self.stop.clone(), tokio::spawn(self.run()))
     }
@@ -184,7 +184,7 @@ async fn a_crawl_delay_slows_the_crawl_down() {
 }
 
 /// Maximum delay until the server sees a request, on a machine that runs other tests at the same
-/// time. It is an eighth of the tested intervals.
+/// time. This delay is an eighth of the tested intervals.
 const LATER: Duration = Duration::from_millis(100);
 
 /// Checks the gaps between requests as the server saw them. If the first of two requests arrives
@@ -464,7 +464,7 @@ async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
 async fn a_stopped_crawl_has_no_outcome() {
     let site =
         TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![ServerAction::Wait] }).await;
-    // Spawn the crawl as a session does. This requires that its future is `Send`.
+    // Spawn the crawl as a session does, which requires that the crawl's future is `Send`.
     let (stop, crawl) = TestCrawl::of(&site).spawn();
     site.wait_for("/").await;
     let asked = Instant::now();

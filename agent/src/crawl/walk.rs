@@ -74,8 +74,8 @@ pub(super) struct Walk<'a> {
     /// If the site requires a long pause that ends before this time, the crawl is returned to the
     /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if its links have not been extracted yet. Extracting them ends the visit to
-    /// the page.
+    /// The newest page, if its links have not been extracted yet. Extracting the links ends the
+    /// visit to the page.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
@@ -104,8 +104,8 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // If the crawl may end or pause now, read the newest page first. Otherwise the visit to
-            // this page would not be recorded.
+            // If the crawl may end or pause now, read the newest page first, so that the visit to
+            // this page is recorded.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -276,8 +276,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// How a crawl ends at its deadline. If it has fetched no page and met at least one error, the
-    /// site is unreachable.
+    /// How a crawl ends at its deadline. If the crawl has fetched no page and met at least one
+    /// error, the site is unreachable.
     fn out_of_time(&self) -> WalkEnd {
         match &self.ledger.first_error {
             Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),

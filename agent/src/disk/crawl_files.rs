@@ -1,4 +1,4 @@
-//! The folder of running crawls. It has one file per lease, from which the crawl can resume after a
+//! The folder of running crawls, with one file per lease, from which the crawl can resume after a
 //! restart.
 //!
 //! If a task is leased to this agent again, the new lease takes over the file of the previous

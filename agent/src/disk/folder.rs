@@ -49,7 +49,7 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
-/// The purpose of a folder that only one process may use. Error messages show it.
+/// The purpose of a folder that only one process may use, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FolderPurpose {
     pub(crate) what: &'static str,

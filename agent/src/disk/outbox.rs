@@ -1,11 +1,12 @@
 //! Stores outcomes until the scheduler has acknowledged them.
 //!
 //! An outcome is written to the disk before the agent reports it, and is removed only after the
-//! scheduler has acknowledged it. So it survives lost sessions, restarts and a `kill -9`, and every
-//! session reports it again. The agent takes no lease while too many outcomes are unacknowledged.
-//! So a scheduler that grants leases but never acknowledges outcomes cannot fill the memory or the
-//! disk. While the disk is full, the agent takes no lease either ([`Outbox::paused`]). The outbox
-//! never waits for the disk, so heartbeats continue even if the disk hangs.
+//! scheduler has acknowledged it. So an outcome survives lost sessions, restarts and a `kill -9`,
+//! and every session reports it again. The agent takes no lease while too many outcomes are
+//! unacknowledged. So a scheduler that grants leases but never acknowledges outcomes cannot fill
+//! the memory or the disk. While the disk is full, the agent takes no lease either
+//! ([`Outbox::paused`]). The outbox never waits for the disk, so heartbeats continue even if the
+//! disk hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +37,7 @@ pub struct Outbox {
     removals: JoinSet<()>,
 }
 
-/// Writes outcomes to the disk. It can be used from any tokio task.
+/// Writes outcomes to the disk. The writer can be used from any tokio task.
 #[derive(Debug, Clone)]
 pub struct OutcomeWriter {
     folder: Arc<OutboxFolder>,
@@ -66,8 +67,8 @@ impl Outbox {
         self.writer.clone()
     }
 
-    /// Adds an outcome that [`OutcomeWriter::keep`] has written. The agent reports it until it is
-    /// acknowledged.
+    /// Adds an outcome that [`OutcomeWriter::keep`] has written. The agent reports the outcome
+    /// until it is acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
         self.outcomes.insert(LeaseKey::from(&outcome), outcome);
     }

@@ -24,11 +24,11 @@ pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of cached answers. Each name has two answers (A and AAAA). The maximum is enough
 /// for the sites that an agent crawls at the same time.
 const CACHED_ANSWERS: u64 = 1024;
-/// Maximum time for which an address is cached, whatever its TTL. It is limited because a site may
-/// move to another address during a crawl of many hours.
+/// Maximum time for which an address is cached, whatever its TTL. The time is limited because a
+/// site may move to another address during a crawl of many hours.
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
-/// Maximum time for which a negative answer is cached. It is short so that a repaired name works
-/// within minutes.
+/// Maximum time for which a negative answer is cached. The time is short so that a repaired name
+/// works within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
 /// Minimum time for which a negative answer is cached. Some servers set no TTL. If their answers
 /// were not cached, every connection to a site without an IPv6 address would cause another query
@@ -81,7 +81,7 @@ impl Resolver {
         )
     }
 
-    /// Makes a resolver that sends a query for every lookup. It is used if
+    /// Makes a resolver that sends a query for every lookup, for use if
     /// [`crate::config::Config::dns_cache`] is false.
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(

@@ -18,8 +18,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// The warning about a network that the operator allows. It is logged for each such network before
-/// any connection is made.
+/// The warning about a network that the operator allows. The agent logs the warning for each such
+/// network before it makes any connection.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
@@ -46,8 +46,8 @@ pub struct RefusedAddress {
 }
 
 impl RefusedAddress {
-    /// The error message about another agent's beacon. It also says how the operator can allow the
-    /// address.
+    /// The error message about another agent's beacon. The message also says how the operator can
+    /// allow the address.
     pub fn with_remedy(&self) -> String {
         let Self { addr, why } = *self;
         if NEVER_A_BEACON.contains(&why) {
@@ -60,7 +60,7 @@ impl RefusedAddress {
     }
 }
 
-/// The refused network that contains an address. If there is none, a network of only this address.
+/// The refused network that contains an address, or else a network of only this address.
 fn network(addr: IpAddr) -> IpNet {
     let listed = match addr {
         IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V4(*net)),

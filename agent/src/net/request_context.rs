@@ -1,5 +1,5 @@
-//! The context that every request of the prober and the crawler needs. It is shared, so that the
-//! process has only one set of trust anchors and one resolver cache.
+//! The context that every request of the prober and the crawler needs. The context is shared, so
+//! that the process has only one set of trust anchors and one resolver cache.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl RequestBase {
     }
 
     /// The context of a crawl whose policy may set a contact URL and a product name. `usual` is the
-    /// context for policies that set neither.
+    /// context for policies that set neither a contact URL nor a product name.
     pub(crate) fn context_of(
         &self,
         usual: Arc<RequestContext>,

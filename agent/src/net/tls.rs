@@ -22,8 +22,8 @@ pub enum TlsError {
     Config(#[source] rustls::Error),
 }
 
-/// The TLS configuration of every request. It trusts the certificate authorities of the public web,
-/// and the authorities in `extra_ca` (PEM).
+/// The TLS configuration of every request. The configuration trusts the certificate authorities of
+/// the public web, and the authorities in `extra_ca` (PEM).
 pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra_ca {

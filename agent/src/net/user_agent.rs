@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 
-/// Maximum lengths of a product token and of a version, in bytes. They are limited because every
-/// request sends the product token and the version.
+/// Maximum lengths of a product token and of a version, in bytes. The lengths are limited because
+/// every request sends the product token and the version.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 

@@ -123,7 +123,7 @@ impl Addresses {
         } else if !order.lock.is_at(settled_at) {
             return Ok(OrderOutcome::Postponed { address: settled_at, origin: Some(origin) });
         } else {
-            // Release the first lock before waiting for the second. Otherwise two orders that wait
+            // Release the first lock before waiting for the second, because two orders that wait
             // for each other's address would deadlock.
             drop(lock);
             match self.lock(settled_at).await {

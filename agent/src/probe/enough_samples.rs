@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use super::weighted_mean::weighted_mean;
 
-/// The relative standard error at which to stop. It suffices because predictions on the map have a
-/// median error of 5 %, and the errors of several probers average out. In `weighted_mean::trial`,
-/// halving this standard error took 80 % more samples, and did not change the share of results with
-/// an error within 5 %.
+/// The relative standard error at which to stop. This accuracy suffices because predictions on the
+/// map have a median error of 5 %, and the errors of several probers average out. In
+/// `weighted_mean::trial`, halving this standard error took 80 % more samples, and did not change
+/// the share of results with an error within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
 /// The absolute standard error at which to stop. Smaller differences do not matter when an agent is
 /// chosen, and timers in user space are not more exact.

@@ -110,7 +110,7 @@ impl<'a> Endpoint<'a> {
         Ok(Self { context, origin, path: target.path.clone(), addresses, timeout, dns, warm_up, method })
     }
 
-    /// The address to try first. After the first connection, the address of that connection.
+    /// The address to try first: once a connection has been made, the address of that connection.
     pub(crate) fn address(&self) -> IpAddr {
         self.addresses[0]
     }

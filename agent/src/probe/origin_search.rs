@@ -1,5 +1,5 @@
-//! Finds a site's origin. For a bare host it tries https before http. It follows redirects only
-//! inside the registrable domain. The host of each hop is resolved and vetted.
+//! Finds a site's origin. For a bare host, the search tries https before http. The search follows
+//! redirects only inside the registrable domain. The host of each hop is resolved and vetted.
 
 use std::time::Duration;
 

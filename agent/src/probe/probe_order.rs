@@ -20,9 +20,9 @@ pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
     /// Minimum number of answered samples before [`enough_samples`] may end the measurement early.
-    /// With `None`, all samples are taken.
+    /// If `None`, all samples are taken.
     pub least_samples: Option<u32>,
-    /// Maximum age of a measurement that may be shared between sites at the same address. With
+    /// Maximum age of a measurement that may be shared between sites at the same address. If
     /// `None`, nothing is shared.
     pub share_max_age: Option<Duration>,
     pub interval: Duration,

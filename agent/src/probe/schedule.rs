@@ -3,8 +3,8 @@
 //! Samples are taken on a warm connection. If the server closes the connection between two samples,
 //! the prober opens another one. A sample counts as lost only after the server has closed
 //! `CLOSURES_A_SAMPLE` connections. If the server closes the connection after every response, no
-//! connection is ever warm. If the first sample shows this, the first request of each connection is
-//! the sample instead. The handshakes are still timed separately.
+//! connection is ever warm. If the first sample shows such a server, the first request of each
+//! connection is the sample instead. The handshakes are still timed separately.
 
 /// Number of closed connections after which a sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;

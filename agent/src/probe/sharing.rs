@@ -7,7 +7,7 @@
 //!
 //! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
 //! of the sites that could share a measurement is measured anyway, and the two measurements are
-//! compared. If they disagree, nothing at this address is shared for `OFF_FOR`.
+//! compared. If the measurements disagree, nothing at this address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -88,8 +88,8 @@ impl MeasurementSharing {
         }
     }
 
-    /// Compares a new measurement with the measurement that could have been shared. If they
-    /// disagree, nothing at the address is shared for `OFF_FOR`.
+    /// Compares a new measurement with the measurement that could have been shared. If the
+    /// measurements disagree, nothing at the address is shared for `OFF_FOR`.
     pub fn compare(
         &mut self,
         key: &MeasurementKey,

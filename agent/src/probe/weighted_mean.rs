@@ -3,16 +3,16 @@
 //!
 //! The published rule chooses a bin width from the distribution of the samples, divides each sample
 //! by this width, and rounds down. The result is the mean of all samples in the three most frequent
-//! bins. Applied literally, the rule fails if most samples are close together. These samples fill
-//! only one or two bins, so the third most frequent bin contains a spike. Therefore samples outside
-//! the median ± 3 scaled MAD are dropped first. If there are too few samples for bins, the result
-//! is the median.
+//! bins. Applied literally, the rule fails if most samples are close together. Samples that are
+//! close together fill only one or two bins, so the third most frequent bin contains a spike.
+//! Therefore samples outside the median ± 3 scaled MAD are dropped first. If there are too few
+//! samples for bins, the result is the median.
 //!
 //! The bin width follows the rule of Freedman and Diaconis: twice the interquartile range, divided
-//! by the cube root of the number of samples. It hardly changes if a fifth of the samples are
-//! spikes. All values are integer nanoseconds. Among equally frequent bins, the bin nearest to the
-//! median ranks first; at equal distance, the bin of smaller values ranks first. So the result does
-//! not depend on the order of the samples.
+//! by the cube root of the number of samples. The bin width hardly changes if a fifth of the
+//! samples are spikes. All values are integer nanoseconds. Among equally frequent bins, the bin
+//! nearest to the median ranks first; at equal distance, the bin of smaller values ranks first. So
+//! the result does not depend on the order of the samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub fn weighted_mean(samples: &[Duration]) -> Option<SampleSummary> {
     })
 }
 
-/// The published rule, which does not drop samples first. It is only for comparison.
+/// The published rule, which does not drop samples first. Computed only for comparison.
 pub fn literal(samples: &[Duration]) -> Option<Duration> {
     most_frequent_mean(&sorted_nanos(samples)).map(nanos)
 }

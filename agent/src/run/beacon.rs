@@ -1,5 +1,5 @@
-//! The beacon: a small HTTP server at which other agents measure their round trip to this agent. It
-//! answers HEAD and GET with 204, without a body.
+//! The beacon: a small HTTP server at which other agents measure their round trip to this agent.
+//! The beacon answers HEAD and GET with 204, without a body.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};

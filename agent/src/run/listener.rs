@@ -1,6 +1,6 @@
 //! A small HTTP server, used for the beacon and for metrics. Because anyone on the network may
-//! connect, the server limits the number of connections, the header size and the idle time. It
-//! stores nothing that a client sends.
+//! connect, the server limits the number of connections, the header size and the idle time. The
+//! server stores nothing that a client sends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,17 +17,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum concurrent connections. More are not needed. Each agent measures at most a few dozen
-/// beacons, and only a few of them at the same time. At any moment, therefore, only a few agents
-/// are connected to one beacon. Few programs read metrics.
+/// Maximum concurrent connections. More connections are not needed. Each agent measures at most a
+/// few dozen beacons, and only a few of them at the same time, so at any time only a few agents are
+/// connected to one beacon. Few programs read metrics.
 const MAX_CONNECTIONS: usize = 256;
-/// Idle time after which a full listener may close a connection to admit a new one. It is longer
-/// than a prober's pause between two samples.
+/// Idle time after which a full listener may close a connection to admit a new one. This time is
+/// longer than a prober's pause between two samples.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Time limit for the head of the next request on a connection. It is longer than the pause between
-/// two samples, so that a prober keeps its connection. Tests use a shorter limit.
+/// Time limit for the head of the next request on a connection. The limit is longer than the pause
+/// between two samples, so that a prober keeps its connection. Tests use a shorter limit.
 const IDLE: Duration = Duration::from_secs(if cfg!(test) { 6 } else { 30 });
 /// Maximum lifetime of a connection, so that no client keeps a connection permanently.
 const MAX_LIFE: Duration = Duration::from_secs(600);
@@ -94,7 +94,7 @@ impl Listener {
     }
 }
 
-/// Runs a future that should never end. If it ends, even by a panic, cancels `stop`.
+/// Runs a future that should never end. If the future ends, even by a panic, cancels `stop`.
 async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) {
     let _ended = stop.drop_guard();
     serving.await;
@@ -117,8 +117,7 @@ struct ConnectionTable {
 #[derive(Debug)]
 struct ConnectionState {
     peer: IpAddr,
-    /// The time of the last request. Before the first request, the time at which the connection was
-    /// made.
+    /// The time of the last request, or of the connection's start if there was no request yet.
     last_request: Instant,
     close: CancellationToken,
 }
@@ -155,10 +154,10 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Chooses the connection to close for a new connection of `peer`: of the peer with the most
-    /// connections, the one that has been idle longest. If this peer has at most one connection
-    /// more than `peer`, the connection is closed only if it has been idle for at least
-    /// [`CROWDED_IDLE`].
+    /// Chooses the connection to close for a new connection of `peer`. This is the connection that
+    /// has been idle longest among those of the peer with the most connections. If that peer has at
+    /// most one connection more than `peer`, the connection is closed only if it has been idle for
+    /// at least [`CROWDED_IDLE`].
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {

@@ -1,8 +1,8 @@
 //! The delay before the next attempt to connect to a scheduler. This module is pure.
 //!
 //! The delay doubles with each attempt, from a floor up to a ceiling. The actual delay is random,
-//! between half of this value and the whole value. So agents that were disconnected at the same
-//! moment do not reconnect at the same moment.
+//! from half of the computed delay to the whole delay, so that agents that were disconnected at the
+//! same time do not reconnect at the same time.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// within this time, so that it can grant leases within ten seconds. At this delay (3.75 s on
 /// average), a thousand disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay after an error that only the operator can fix. It is short in tests.
+/// The delay after an error that only the operator can fix. The delay is short in tests.
 pub(super) const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 #[derive(Debug, Clone)]

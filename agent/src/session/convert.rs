@@ -10,7 +10,7 @@ use crate::net::origin::Origin;
 pub(super) mod leases;
 pub(super) mod measurements;
 
-/// Maximum length of a message in a report, in bytes. It is limited because sites influence
+/// Maximum length of a message in a report, in bytes. The length is limited because sites influence
 /// messages: for example, a redirect target may be 64 KiB long.
 const MAX_SENTENCE: usize = 500;
 

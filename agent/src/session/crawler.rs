@@ -56,8 +56,8 @@ impl Crawler {
     }
 }
 
-/// The agent's own crawler. It resumes from its file or a checkpoint, and sends checkpoints from
-/// which another agent can resume.
+/// The agent's own crawler. This crawler resumes from its file or a checkpoint, and sends
+/// checkpoints from which another agent can resume.
 pub(super) struct OwnCrawler {
     pub(super) kept: CrawlFiles,
     pub(super) store: Option<Store>,

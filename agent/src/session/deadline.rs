@@ -16,8 +16,8 @@ const SILENT_SHARE: f64 = 0.75;
 /// runtime's timers stop while the machine is suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
-/// The deadline that all leases share. There is none before the first welcome, and none after the deadline
-/// has passed.
+/// The deadline that all leases share. There is no deadline before the first welcome, or after the
+/// deadline has passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,
@@ -59,7 +59,7 @@ impl LeaseDeadline {
     }
 }
 
-/// Waits until the deadline has passed. With `None`, waits forever.
+/// Waits until the deadline has passed. If `deadline` is `None`, waits forever.
 async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     loop {

@@ -7,7 +7,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 use crate::config::SchedulerUrl;
 
-/// The name in the scheduler's certificate. It does not depend on the scheduler's address.
+/// The name in the scheduler's certificate. The name does not depend on the scheduler's address.
 pub const DOMAIN: &str = "landfall-scheduler";
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -161,7 +161,7 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
 #[derive(Debug)]
 struct CertificateCollector {
     provider: Arc<CryptoProvider>,
-    /// The presented chain. It needs a lock because rustls passes only a shared reference.
+    /// The presented chain. The chain needs a lock because rustls passes only a shared reference.
     seen: Mutex<Vec<CertificateDer<'static>>>,
 }
 
@@ -210,8 +210,7 @@ impl ServerCertVerifier for CertificateCollector {
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
-    // Delete an old temporary file first. Otherwise the new file would keep the old file's
-    // permissions.
+    // Delete an old temporary file first, or the new file would keep the old file's permissions.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

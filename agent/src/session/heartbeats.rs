@@ -16,8 +16,8 @@ const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
 const JITTER: f64 = 0.2;
 /// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this value.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum lifetime of a lease, whatever the scheduler sets. It limits how long a disconnected
-/// agent continues to crawl.
+/// Maximum lifetime of a lease, whatever the scheduler sets. The maximum limits how long a
+/// disconnected agent continues to crawl.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 
 /// The mean heartbeat interval, and the lifetime of leases after a heartbeat. The welcome's values

@@ -55,7 +55,7 @@ impl CrawlRunner {
     }
 }
 
-/// The span of a crawl. It is a child of the lease's span.
+/// The span of a crawl, which is a child of the lease's span.
 fn span(key: LeaseKey, site: String, began: SystemTime, end: &CrawlEnd) -> Span {
     let result = result_of(end);
     let mut attributes =

@@ -35,7 +35,7 @@ pub struct SessionConfig {
     pub ca: Option<String>,
     pub credential: MetadataValue<Ascii>,
     pub bind: Option<IpAddr>,
-    /// The agent's registration. Its field `held` is set before each session.
+    /// The agent's registration. The registration's field `held` is set before each session.
     pub register: Register,
 }
 

@@ -1,4 +1,4 @@
-//! The queue of messages to the transport. It keeps their order and limits their size.
+//! The queue of messages to the transport, which keeps the messages in order and limits their size.
 //!
 //! A scheduler that hangs reads nothing until the leases end, while every crawl makes a checkpoint
 //! of up to a megabyte each minute. So the queue keeps only the newest checkpoint of each lease,

@@ -33,7 +33,8 @@ const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
 struct TestAgent {
     stop: CancellationToken,
     running: JoinHandle<()>,
-    /// The outbox's folder, if it is a temporary one. It is deleted when the agent is dropped.
+    /// The outbox's folder if it is temporary. A temporary folder is deleted when the agent is
+    /// dropped.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -143,7 +144,7 @@ async fn acknowledge(session: &TestSession, task_id: i64) {
     session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..OutcomeAck::default() })).await;
 }
 
-/// Waits for the next outcome. Only heartbeats may come before it.
+/// Waits for the next outcome, before which only heartbeats may come.
 async fn outcome(session: &mut TestSession) -> OutcomeReport {
     match session.next_but_heartbeats().await {
         Some(Up::Outcome(outcome)) => outcome,
@@ -151,7 +152,8 @@ async fn outcome(session: &mut TestSession) -> OutcomeReport {
     }
 }
 
-/// Waits for the next release, and returns its task and token. Only heartbeats may come before it.
+/// Waits for the next release, before which only heartbeats may come. Returns the release's task
+/// and token.
 async fn released(session: &mut TestSession) -> (i64, i64) {
     match session.next_but_heartbeats().await {
         Some(Up::Release(release)) => (release.task_id, release.token),

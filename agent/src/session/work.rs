@@ -1,4 +1,4 @@
-//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
+//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. The work
 //! outlives sessions.
 //!
 //! Invariants: At most `capacity` crawls run, not counting those that are being stopped. Each lease
@@ -75,7 +75,7 @@ pub struct Work {
     /// The fullest of the disks of the outbox, the store and the external crawler. Heartbeats
     /// report it.
     disk: FullestDisk,
-    /// Cancelled when the agent stops. From then on, a failed write of an outcome is no longer
+    /// Cancelled when the agent stops. After that, a failed write of an outcome is no longer
     /// retried.
     closing: CancellationToken,
     pub(super) deadline: LeaseDeadline,
@@ -118,7 +118,7 @@ impl Work {
         Self { output_disk: external.as_ref().map(ExternalCrawler::disk), external, ..self }.watching_disks()
     }
 
-    /// Sends a span for each crawl. With `None`, no spans are sent.
+    /// Sends a span for each crawl. If `traces` is `None`, no spans are sent.
     #[must_use]
     pub fn tracing_with(self, traces: Option<TraceSender>) -> Self {
         Self { traces, ..self }
@@ -130,7 +130,8 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Additional time for which a stopping agent waits for its external crawler; zero without one.
+    /// Additional time for which a stopping agent waits for its external crawler; zero if it has no
+    /// external crawler.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }

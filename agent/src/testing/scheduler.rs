@@ -18,7 +18,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Time limit for a session or message. It is longer than any wait in a test.
+/// Time limit for a session or message. The limit is longer than any wait in a test.
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "good-token";
 pub(crate) const CREDENTIAL: &str = "the-credential";

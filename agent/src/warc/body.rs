@@ -29,7 +29,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// An empty body. If it grows too large for memory, its file is created in this folder.
+    /// An empty body. If the body grows too large for memory, its file is created in this folder.
     pub(super) const fn new(folder: Arc<Path>) -> Self {
         Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
     }

@@ -1,5 +1,5 @@
-//! An exchange: a request and its response. It is kept from the arrival of the response's head
-//! until the writer has stored it.
+//! An exchange: a request and its response. An exchange is kept from the arrival of the response's
+//! head until the writer has stored the exchange.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

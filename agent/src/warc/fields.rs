@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use chrono::{DateTime, SecondsFormat, Utc};
 use rand::Rng;
 
-/// Initial buffer size for the head of a record. Most heads need half of it.
+/// Initial buffer size for the head of a record: twice what most heads need.
 const ROOM: usize = 1 << 10;
 
 #[derive(Debug)]

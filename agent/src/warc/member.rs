@@ -13,7 +13,8 @@ const LEVEL: u32 = 1;
 /// A gzip header: magic number, method deflate, no name, no time, the flag for fastest compression,
 /// unknown operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
-/// Size of the compressor's output buffer in bytes. The output of most records needs a tenth of it.
+/// Size of the compressor's output buffer in bytes. The output of most records fills only a tenth
+/// of the buffer.
 const ROOM: usize = 32 << 10;
 /// Maximum number of bytes to join before they are compressed. Most records are then compressed in
 /// one call.

@@ -12,7 +12,7 @@ use super::names;
 use super::volume::Volume;
 use crate::machine::clock;
 
-/// Writes exchanges to one file after another. Its functions block.
+/// Writes exchanges to one file after another, with functions that block the thread.
 #[derive(Debug)]
 pub(super) struct VolumeSeries {
     pub(super) folder: PathBuf,

@@ -22,8 +22,8 @@ use crate::net::user_agent::UserAgent;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
-/// Maximum number of characters of a media type to store. It is limited because a header may be
-/// several kilobytes long.
+/// Maximum number of characters of a media type to store. The number is limited because a header
+/// may be several kilobytes long.
 const MAX_TYPE: usize = 200;
 
 /// The line that describes a response. Every line has all fields, so that programs need to handle
@@ -91,7 +91,7 @@ impl Volume {
         if folder.join(names::closed(stem)).exists() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Create the index first. If it exists, the name is taken.
+        // Create the index first: if the index exists, the name is taken.
         let lines = new(names::lines(stem))?;
         let begun = new(names::open(stem)).and_then(|warc| {
             let mut volume = Self {

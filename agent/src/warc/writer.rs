@@ -23,8 +23,8 @@ const BATCH: usize = 32;
 /// Time to wait for further messages if no crawl awaits a reply. A thread is then woken once for
 /// many pages instead of once per page.
 const LINGER: Duration = Duration::from_millis(50);
-/// Interval at which files are synced and the free space is checked. It equals the interval at
-/// which crawls write their state.
+/// Interval at which files are synced and the free space is checked. This interval equals the
+/// interval at which crawls write their state.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };

@@ -84,7 +84,7 @@ fn rfc3339(time: SystemTime) -> String {
 }
 
 /// Seconds with three decimal places. Most crawlers accept this format. A shell script could not
-/// compute it from milliseconds, because shells have only integer arithmetic.
+/// convert milliseconds to this format, because shells have only integer arithmetic.
 fn seconds(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_secs(), duration.subsec_millis())
 }

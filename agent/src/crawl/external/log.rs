@@ -9,7 +9,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Maximum bytes from the beginning of the output that are stored in the file. A crawler that
-/// prints one line per page needs hours to exceed this.
+/// prints one line per page needs hours to exceed this maximum.
 const HEAD: usize = 1 << 20;
 /// Maximum bytes from the end of the output, which are kept in memory until the output is complete.
 const TAIL: usize = 16 << 10;

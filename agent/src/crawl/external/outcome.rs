@@ -34,10 +34,10 @@ impl Verdict {
 }
 
 /// The outcome of a crawl. Without valid statistics the number of pages is unknown: the outcome
-/// reports zero, and is successful unless the exit code says otherwise.
+/// reports zero pages, and is successful if the exit code is 0.
 ///
 /// # Errors
-/// Returns the reason if the crawler was killed or could not be started. There is no outcome then,
+/// Returns the reason instead of an outcome if the crawler was killed or could not be started,
 /// because these failures say nothing about the site.
 pub(super) fn judge(
     ending: Ending,

@@ -1,5 +1,5 @@
-//! The processes of one external crawler. They form a process group, so that each signal reaches
-//! all of them and no process is left behind.
+//! The processes of one external crawler. The processes form a process group, so that each signal
+//! reaches all of them and no process is left behind.
 
 use std::io;
 use std::process::ExitStatus;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Maximum size of the file in bytes. Its three numbers need fewer than a hundred.
+/// Maximum size of the file in bytes. The file's three numbers need fewer than a hundred bytes.
 const MAX_FILE: u64 = 4096;
 /// The largest values that the scheduler can store.
 const MAX_COUNT: u32 = i32::MAX.cast_unsigned();

@@ -18,7 +18,7 @@ const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };
 const FOREVER: &str = "sleep 1000";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A crawl by a shell script. No server listens at its site.
+/// A crawl by a shell script, of a site at which no server listens.
 struct ScriptCrawl {
     crawler: ExternalCrawler,
     crawl: ExternalCrawl,
@@ -259,7 +259,7 @@ async fn the_death_of_the_agent_kills_all_processes_of_its_crawlers() {
     let script = ScriptCrawl::of(&format!("{FOREVER} & echo $! > child; echo $$ > started; wait")).start().await;
     let other = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
     let spared = process(&other.root, "output/started");
-    // Tell the guardian that the other crawl's process group has ended. The guardian must then not
+    // Tell the guardian that the process group `spared` has ended, so that the guardian does not
     // kill this group.
     script.guardian.add(spared);
     script.guardian.remove(spared);

@@ -2,10 +2,10 @@
 //! before the delay ends, and the new connection is then not made.
 //!
 //! The HTTP library returns a connection to its pool only after a background task of the library
-//! has seen the end of the last body. A request that is sent earlier finds no free connection. Such
-//! a request starts a new connection, and uses the new or the previous connection, whichever is
-//! ready first. The pool completes the new connection in any case. This wastes a handshake, and the
-//! new connection replaces the previous one in the pool.
+//! has seen the end of the last body. A request that is sent earlier finds no free connection, so
+//! the request starts a new connection, and uses the new or the previous connection, whichever is
+//! ready first. The pool completes the new connection in any case, which wastes a handshake, and
+//! the new connection replaces the previous one in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ where
             if waits {
                 // The pool completes an abandoned connection in another tokio task, whereas a crawl
                 // stays in one tokio task. So if the task id has changed, the crawl uses the
-                // previous connection and no longer needs this one.
+                // previous connection and no longer needs the new one.
                 let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;
                 if tokio::task::try_id() != task {

@@ -27,8 +27,8 @@ const MAX_PIECE: usize = 32 << 10;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// The limits on expansion and on large windows apply once this many bytes have been decoded. They
-/// do not apply to smaller pages, which can be very repetitive.
+/// The limits on expansion and on large windows apply once this many bytes have been decoded.
+/// Smaller pages are exempt from these limits, because they can be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte. The first [`FREE_BYTES`] encoded bytes do not count. A
 /// server that flushes its encoder after each byte sends ten encoded bytes per decoded byte.
@@ -277,8 +277,8 @@ impl Feed {
         if self.bytes.is_empty() {
             self.bytes = sent;
         } else {
-            // This copies little, because only the first few bytes of a body can still be unread
-            // here.
+            // Joining the bytes copies little, because only the first few bytes of a body can still
+            // be unread here.
             self.bytes = [&*self.bytes, &*sent].concat().into();
         }
     }

@@ -13,7 +13,7 @@ use url::Position;
 use crate::machine::clock;
 use crate::warc::AnsweredRequest;
 
-/// Initial buffer size for a head. Most heads need half of it.
+/// Initial buffer size for a head: twice what most heads need.
 const ROOM: usize = 512;
 
 /// The stored form of a request with these headers, and of the head of its response.

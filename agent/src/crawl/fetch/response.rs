@@ -21,10 +21,10 @@ use crate::net::error_causes::innermost;
 use crate::warc::{Recording, Truncated};
 
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
-/// responses are smaller than this.
+/// responses are smaller than this maximum.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// The time limit for reading an unwanted body is at least this long. Otherwise it is twice the
-/// response's time to first byte. A new handshake takes about as long as that, so reading for
+/// Minimum time limit for reading an unwanted body. The limit is twice the response's time to first
+/// byte if that is longer. A new handshake takes about twice the time to first byte, so reading for
 /// longer would cost more than a new connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 

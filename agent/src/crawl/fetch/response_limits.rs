@@ -6,6 +6,6 @@ pub(super) const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Maximum number of fields in a response header. Pages of large sites have about thirty.
 pub(super) const MAX_HEADER_FIELDS: usize = 100;
 /// Minimum average rate of a body in bytes per second, enforced after
-/// [`super::Timeouts::slow_after`]. The slowest links on which sites are hosted are four times as
-/// fast.
+/// [`super::Timeouts::slow_after`]. The slowest links on which sites are hosted have four times
+/// this rate.
 pub(super) const MIN_RATE: u64 = 1 << 10;

@@ -3,9 +3,9 @@
 //!
 //! For each address, the scheduler limits the requests of all agents to all sites at the address.
 //! So a crawl requests a permit before it connects to an address, and then stays with that address.
-//! It requests another permit in two cases: the site's name no longer resolves to the address, or
-//! the address does not respond and the site has another address. A crawl keeps its permits until
-//! it ends. A crawl started by hand needs no permit.
+//! A crawl requests another permit in two cases: the site's name no longer resolves to the address,
+//! or the address does not respond and the site has another address. A crawl keeps its permits
+//! until it ends. A crawl started by hand needs no permit.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -36,7 +36,8 @@ pub struct NotPermitted(pub String);
 pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
 
 impl SchedulerSilence {
-    /// Sets the moment from which crawls count as disconnected. Replaces an earlier moment.
+    /// Sets the time from which crawls count as disconnected. Replaces any time that was set
+    /// before.
     pub fn begins_at(&self, moment: BootTime) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
@@ -60,7 +61,7 @@ impl AddressPermits {
         Self { source: Some(source), silence }
     }
 
-    /// Whether a scheduler grants the permits. If so, the crawl can return its lease to that
+    /// Whether a scheduler grants the permits, so that the crawl can return its lease to that
     /// scheduler.
     pub(in crate::crawl) const fn come_from_scheduler(&self) -> bool {
         self.source.is_some()

@@ -10,7 +10,7 @@ pub(in crate::crawl) struct Timeouts {
     pub(in crate::crawl) first_byte: Duration,
     /// Time limit from the start of the request to the end of the body.
     pub(in crate::crawl) total: Duration,
-    /// From this long after the header, the body's average rate must be at least
+    /// Time from the header's arrival after which the body's average rate must be at least
     /// [`super::response_limits::MIN_RATE`].
     pub(in crate::crawl) slow_after: Duration,
 }

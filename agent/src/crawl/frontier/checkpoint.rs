@@ -4,11 +4,11 @@
 //! This module is pure, except for the log reader that it receives. A checkpoint is one deflated
 //! frame with the queued paths and the fingerprints of paths that need not be fetched again. A
 //! checkpoint takes at most [`MAX_BYTES`]. If the fingerprints do not fit, the oldest are omitted,
-//! and their pages may be fetched again. If the queue does not fit, the checkpoint contains the
-//! state at an *earlier* moment, when the queue did fit. Pages visited after that moment are
-//! visited again, and their links are found again. So no page is skipped; in the worst case the
-//! crawl starts from the beginning. The time to make a checkpoint depends on its content, not on
-//! the crawl's length, because `checkpoint_moments` records where in the log to start.
+//! and their pages may be fetched again. If the queue does not fit, the checkpoint contains an
+//! *earlier* state, whose queue did fit. The next agent repeats the visits after that state and
+//! finds their links again, so no page is skipped. In the worst case the crawl starts from the
+//! beginning. The time to make a checkpoint depends on its content, not on the crawl's length,
+//! because `checkpoint_moments` records where in the log to start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read as _, Write as _};
@@ -46,7 +46,7 @@ pub struct Checkpoint {
 pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes all `hosts` and the newest state whose queue fits. `reader` reads this state from the
-/// log. Also returns the size class of that queue: an index into the maximum queue sizes of
+/// log. Also returns the queue's size class: an index into the maximum queue sizes of
 /// `checkpoint_moments`, largest first.
 pub(super) fn encode(
     reader: &LogReader,
@@ -143,8 +143,8 @@ fn counted(mut frame: &[u8]) -> Option<(u64, u64)> {
     Some((queued, hosts))
 }
 
-/// Compression level, 1 to 9. Fingerprints are random bytes. Level 1 would make them longer by a
-/// twentieth; level 2 does not.
+/// Compression level, 1 to 9. Fingerprints are random bytes. Level 1 would make fingerprints longer
+/// by a twentieth; level 2 does not.
 const LEVEL: u32 = 2;
 
 fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
@@ -153,9 +153,9 @@ fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Reads the log from the mark `from`, and returns the state at the later moment `point`: a frame
-/// with the queue, and the fingerprints of visited paths, oldest first. Drops the oldest
-/// fingerprints that would not fit into a checkpoint.
+/// Reads the log from the mark `from`, and returns the state at the later `point`: a frame with the
+/// queue, and the fingerprints of visited paths, oldest first. Drops the oldest fingerprints that
+/// would not fit into a checkpoint.
 fn state_at(reader: &LogReader, from: LogMark, point: LogPoint) -> io::Result<(LogFrame, VecDeque<u128>)> {
     let LogMark { mut offset, mut number } = from;
     let (mut state, mut known) = (LogFrame { totals: point.totals, ..LogFrame::default() }, VecDeque::new());
@@ -255,7 +255,8 @@ mod tests {
         let error = |hosts| CheckpointState::read(&frame(hosts)).unwrap_err().to_string();
         assert_eq!(error(vec!["a".repeat(MAX_SITE_NAME_BYTES + 1)]), "not a checkpoint: it has too long a host name");
         assert_eq!(error(vec![String::new(); most + 1]), "not a checkpoint: it has too many host names");
-        // Two bytes for each empty name.
+        // Each empty host name takes two bytes, so the input has too many names but is not too
+        // long.
         assert_eq!(refused(&[6 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: it has too many host names");
     }
 

@@ -11,7 +11,8 @@ pub(super) const SLACK: usize = 4 << 10;
 /// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding, the
 /// fingerprints and the hosts.
 pub(super) const MOST_INFLATED: usize = 16 << 20;
-/// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
+/// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth of their
+/// size.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
 /// could take much memory. Each path takes about 50 bytes of memory. An empty path takes only two
@@ -19,7 +20,8 @@ pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// hardly ever reach the limit: a checkpoint with that many paths has room for only one and a half
 /// bytes per path, and real paths need more.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints in a checkpoint. This many fingerprints would fill it completely.
+/// Maximum number of fingerprints in a checkpoint. This many fingerprints would fill a checkpoint
+/// completely.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 pub(super) const MOST_BEYOND_SENT: usize = MAX_BEYOND / 10 * FINGERPRINT;

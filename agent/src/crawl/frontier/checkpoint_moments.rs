@@ -1,12 +1,12 @@
-//! A checkpoint contains the state of its crawl at one moment. This module records the possible
-//! moments and, for each of them, the position from which to read the frontier's log. Moments and
-//! positions are updated with every frame (a record in the log), so that making a checkpoint reads
-//! little more of the log than fits into the checkpoint.
+//! A checkpoint contains the state of its crawl at one point of the frontier's log, between two
+//! frames (records). This module records the points that a checkpoint may need and, for each point,
+//! the position from which to read the log. Points and positions are updated with every frame, so
+//! that making a checkpoint reads little more of the log than fits into the checkpoint.
 //!
-//! This module is pure. A checkpoint contains the state at the newest moment whose queue fits.
-//! Whether a queue fits is known only when the checkpoint is made, because the queue's paths are
-//! compressed only then. So until then the newest moment of every size class is kept: the newest
-//! moment whose queue was not larger than the size of this class.
+//! This module is pure. A checkpoint contains the state at the newest point at which the queue
+//! fits. Whether a queue fits is known only when the checkpoint is made, because the queue's paths
+//! are compressed only then. So this module keeps one point for every size class of queues: the
+//! newest point at which the queue was not larger than the class permits.
 
 use super::checkpoint_limits::{MAX_QUEUED, MOST_BEYOND_SENT, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
@@ -18,11 +18,11 @@ const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
 /// After this many queued paths, the position in the log is recorded again.
 const MARK_EVERY: u64 = 4096;
 
-/// A moment of a crawl between two frames of the log.
+/// A point of a crawl: the position between two frames of the log, and what the crawl had done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LogPoint {
     pub(super) end: LogOffset,
-    /// Number of queued paths that were visited before this moment.
+    /// Number of queued paths that were visited before this point.
     pub(super) visited: u64,
     pub(super) totals: CrawlTotals,
 }
@@ -102,9 +102,9 @@ impl LogPoints {
         self.visited
     }
 
-    /// The newest moment of a size class, and the position from which to read the log. Reading
-    /// starts early enough for the paths queued at that moment, and for the last [`MOST_KNOWN`]
-    /// visited paths.
+    /// The newest point of a size class, and the position from which to read the log. From this
+    /// position on, the log contains the paths that were queued at that point, and the last
+    /// [`MOST_KNOWN`] visited paths.
     pub(super) fn newest(&self, size: usize) -> (LogPoint, LogMark) {
         let point = self.newest.get(size).copied().unwrap_or_default();
         let oldest = point.visited.saturating_sub(MOST_KNOWN);

@@ -1,8 +1,8 @@
-//! The set of fingerprints of a site's known paths. It is exact and small, and entries are never
-//! removed.
+//! The set of fingerprints of a site's known paths. The set is exact and small, and entries are
+//! never removed.
 //!
-//! This module is pure. The set is a hash table with open addressing and linear probing. It is
-//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint. In a
+//! This module is pure. The set is a hash table with open addressing and linear probing. The table
+//! is divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint. In a
 //! set of at least a few thousand paths, 72 to 90 percent of the slots are taken, so a path takes
 //! 17.9 to 22.4 bytes. A table that doubles would take up to 39 bytes per path, and half as much
 //! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
@@ -41,7 +41,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// `len` free slots.
+    /// Makes `len` free slots.
     fn free(len: usize) -> Self {
         let piece = |from: usize| vec![0; PIECE.min(len - from)].into_boxed_slice();
         Self { pieces: (0..len).step_by(PIECE).map(piece).collect(), len }
@@ -93,8 +93,8 @@ fn key(fingerprint: u128) -> u128 {
     fingerprint.max(1)
 }
 
-/// The index of the part that stores a fingerprint. It depends on the lowest bits, which `home`
-/// does not use.
+/// The index of the part that stores a fingerprint. The index depends on the fingerprint's lowest
+/// bits, which `home` does not use.
 fn part(key: u128) -> usize {
     low_bits(key) % PARTS
 }
@@ -104,8 +104,8 @@ fn low_bits(key: u128) -> usize {
 }
 
 impl Part {
-    /// The slot where the search for a fingerprint starts: its highest 64 bits, as a fraction of
-    /// 2^64, times the number of slots.
+    /// The slot where the search for a fingerprint starts: the fingerprint's highest 64 bits,
+    /// divided by 2^64 and multiplied by the number of slots.
     fn home(key: u128, slots: usize) -> usize {
         let fraction = key >> 64;
         let slots = u128::try_from(slots).expect("a number of slots");

@@ -1,5 +1,5 @@
-//! The history of a frontier as a file. It stores the queue, which does not fit into memory, and
-//! everything else that a crawl needs to resume after a restart.
+//! The history of a frontier as a file. The file stores the queue, which does not fit into memory,
+//! and everything else that a crawl needs to resume after a restart.
 //!
 //! The file starts with a line that names its owner. After that line, frames are only appended.
 //! Each frame records what one visit found and spent, and has a length and a checksum. If a crash
@@ -91,8 +91,8 @@ pub(in crate::crawl) struct CrawlTotals {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LogFrame {
-    /// Whether the frame records the visit to the path at the head of the queue. Otherwise it only
-    /// adds paths to the queue, for example those of a sitemap.
+    /// Whether the frame records the visit to the path at the head of the queue. A frame without a
+    /// visit only adds paths to the queue, for example those of a sitemap.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
     #[prost(message, repeated, tag = "2")]
@@ -148,7 +148,8 @@ impl FrontierLog {
     }
 
     /// Opens the log at `path`, which is created if missing. If the log belongs to `owner`,
-    /// `replay` receives each frame and its position. Otherwise the log is overwritten.
+    /// `replay` receives each frame and its position. A log that does not belong to `owner` is
+    /// overwritten.
     pub(super) fn open(
         path: &Path,
         owner: &str,

@@ -90,8 +90,8 @@ impl CrawlStorage {
 }
 
 impl StateWriter {
-    /// Call this after every visit and every sitemap. It writes the frontier if that is due. If a
-    /// write fails, it retries until the write succeeds, and the crawl waits.
+    /// Writes the frontier if that is due. Call this after every visit and every sitemap. A failed
+    /// write is retried until it succeeds; the crawl waits meanwhile.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {
@@ -143,7 +143,7 @@ fn open_blocking(
         None => Ok(None),
         Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
-            // An earlier crawl still has the file locked, but is being stopped. This crawl runs
+            // An earlier crawl still has the file locked, but is being stopped. The new crawl runs
             // without storing its state.
             Err(taken @ LogError::Taken(_)) => {
                 tracing::warn!(error = %taken, "a crawl's state is not stored");
@@ -160,8 +160,8 @@ fn open_blocking(
             .ok(),
     };
     // The checkpoint is used if the local frontier is new, or if the checkpoint has more pages. If
-    // neither has a page, the local frontier is used, because it may contain a pause that the site
-    // requires.
+    // neither the checkpoint nor the local frontier has a page, the local frontier is used, because
+    // it may contain a pause that the site requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {

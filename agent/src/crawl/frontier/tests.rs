@@ -143,8 +143,8 @@ proptest! {
         prop_assert_eq!(frontier.has_beyond(), further);
     }
 
-    // An interrupted crawl skips no page. It repeats only visits that were not written, however
-    // often it is interrupted.
+    // An interrupted crawl skips no page, and repeats only visits that were not written, however
+    // often the crawl is interrupted.
     #[test]
     fn a_crawl_resumes_after_a_restart_at_the_last_write(
         links in links(),
@@ -256,7 +256,7 @@ async fn a_checkpoint_keeps_the_newest_visited_paths_and_reads_no_older_ones() {
     }
     frontier.write().await.unwrap();
     drop(frontier);
-    // After a restart, overwrite the oldest visits in the file. The checkpoint must not need them.
+    // After a restart, overwrite the oldest visits in the file, which the checkpoint must not need.
     let mut frontier = open();
     let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();

@@ -96,7 +96,7 @@ fn calendar(path: &str, query: &str) -> Option<String> {
     Some(calendar)
 }
 
-/// The part of a path before the date at its end: `/events/` for `/events/2031/07/`,
+/// The part of a path before the date at its end: `/events` for `/events/2031/07/`,
 /// `/events/2031-07-04` or `/events/20310704`.
 fn date_tail(path: &str) -> Option<&str> {
     let trimmed = path.trim_end_matches('/');

@@ -1,9 +1,10 @@
 //! Finds the links of an HTML page while the page is being received.
 //!
-//! This module is pure. It returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
-//! that stay inside the site, and the names of the other sites to which the page links. It honours
-//! `base`, `rel=nofollow`, and `nofollow` in `meta name=robots`. If a page needs more memory than
-//! the limit, parsing stops; the links found so far are returned and marked as incomplete.
+//! This module is pure. The extractor returns the links of `a`, `area` (`href`), `iframe` and
+//! `frame` (`src`) that stay inside the site, and the names of the other sites to which the page
+//! links. The extractor honours `base`, `rel=nofollow`, and `nofollow` in `meta name=robots`. If a
+//! page needs more memory than the limit, parsing stops; the links found so far are returned and
+//! marked as incomplete.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -63,8 +64,8 @@ impl LinkExtractor {
             nofollow: false,
         };
         page.encoding = encoding.map(Into::into);
-        // The parser's handlers and the extractor share the page. They run in one tokio task, so
-        // the lock is never contended.
+        // The parser's handlers and the extractor share the page. Handlers and extractor run in one
+        // tokio task, so the lock is never contended.
         let page = Arc::new(Mutex::new(page));
         let parser = HtmlRewriter::new(settings(&page, encoding), Discard);
         Self { parser: Some(parser), page }

@@ -1,9 +1,9 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! This module is pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default
-//! port, credentials, dot segments, empty query, unnecessary escapes or session identifiers. A
-//! `SitePath` is made only from a URL of the site's origin, and its URL always has this origin. So
-//! a path never leaves the site.
+//! This module is pure. Equivalent URLs have the same [`SitePath`]. A `SitePath` has no fragment,
+//! default port, credentials, dot segments, empty query, unnecessary escapes or session
+//! identifiers. A `SitePath` is made only from a URL of the site's origin, and its URL always has
+//! this origin. So a path never leaves the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -43,8 +43,8 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // All keys are `u128`, so this method is never called. It would be correct for other keys
-        // too.
+        // All keys are `u128`, so this method is never called. The method would be correct for
+        // other keys too.
         self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 
@@ -68,7 +68,7 @@ impl SitePath {
 
     /// A shortcut for links that are already in normal form: absolute paths with only letters,
     /// digits, `-`, `_`, `/` and dots inside segments. Most links have this form, and the URL
-    /// parser takes ten times as long. If this returns `None`, use the parser.
+    /// parser takes ten times as long. If `plain` returns `None`, use the URL parser.
     pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
         is_plain(href).then(|| Self::new(href))
     }

@@ -176,7 +176,7 @@ struct XmlParser {
 }
 
 impl XmlParser {
-    /// Parses a byte. If it ends a `loc`, returns the entry.
+    /// Parses a byte. If the byte ends a `loc`, returns the entry.
     fn take(&mut self, byte: u8) -> Option<(EntryKind, Vec<u8>)> {
         let Some(tag) = &mut self.tag else {
             match &mut self.url {

@@ -123,7 +123,7 @@ mod tests {
         ] {
             assert!(holds(pattern, path), "{pattern} {path}");
         }
-        // The same path, but encoded in GBK, as on sites older than UTF-8.
+        // Pattern and path may be encoded in GBK, as on sites older than UTF-8.
         assert!(matches(&pattern_spelling(b"/\xd6\xd0"), "/%D6%D0/x"));
     }
 

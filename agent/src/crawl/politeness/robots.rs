@@ -2,9 +2,10 @@
 //! requested (RFC 9309).
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
-//! everything, because its rules are unknown. Redirects are followed, even to other hosts. The
-//! guard vets these requests, and `crawl::politeness` decides when they start, as for all requests.
-//! All crawls of the agent use the rules for a day; a crawl that lasts longer fetches them again.
+//! everything, because its rules are unknown. Redirects are followed, even to other hosts. As for
+//! all requests, the guard vets the addresses, and `crawl::politeness` decides when the requests
+//! start. All crawls of the agent use the rules for a day; a crawl that lasts longer fetches them
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,8 @@ impl RobotsRules {
         Self::of(Arc::default(), "", Instant::now(), None)
     }
 
-    /// The rules for a crawler with product token `token`. They come from a file that was requested
-    /// at `at`.
+    /// The rules for a crawler with product token `token`. The rules come from a file that was
+    /// requested at `at`.
     fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
         let groups = file.groups_for(token);
         Self { file, groups, stale_at: at + FRESH, _room: room }

@@ -21,9 +21,9 @@ async fn a_crawl_without_pauses_uses_one_connection() {
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, PAGES), "{}", outcome.message);
     // After the first response, the crawler delays each new connection by 5 ms (`connect_delay`).
-    // It does not make the new connection if the previous one becomes free within this time. On a
-    // busy machine the previous connection may become free later, and the crawl then makes another
-    // connection.
+    // The crawler does not make the new connection if the previous one becomes free within this
+    // time. On a busy machine the previous connection may become free later, and the crawl then
+    // makes another connection.
     assert!(site.connections() <= 3, "{}", site.connections());
 }
 

@@ -85,7 +85,7 @@ async fn no_redirect_is_followed_to_a_private_address() {
         // forbids the whole site.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
-        // Some spellings are invalid URLs. Then robots.txt counts as missing, and the start page is
+        // If the spelling is an invalid URL, robots.txt counts as missing, and the start page is
         // the only page, because its link is invalid too.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
     }

@@ -120,7 +120,8 @@ async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
     let site = FrameSite::start(&certificate, bad).await;
     let origin = format!("https://{}", site.addr);
-    // Sound pages, too, are late on a busy machine, because a server of endless frames is busy.
+    // A server that sends endless frames keeps the machine busy, so even valid pages may arrive
+    // late.
     let timeouts = Timeouts { first_byte: Duration::from_secs(1), ..QUICK };
     let crawl = TestCrawl { timeouts, ..TestCrawl::at(&origin).context(certificate.trusting()) };
     let outcome = ends_in_time(crawl).await;

@@ -63,8 +63,8 @@ fn linking(path: &str) -> Reply {
     }
 }
 
-/// The same site, but the first request for its last page (the crawl's fourth request) is not
-/// answered. So the crawl cannot end before it is stopped.
+/// The site of [`linking`], but the first request for its last page (the crawl's fourth request) is
+/// not answered. So the crawl cannot end before it is stopped.
 fn hanging_once() -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicBool::new(false);
     move |path| match path {

@@ -13,7 +13,7 @@ use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::html::sitemap_parser::{Sitemap, SitemapReader};
 
-/// Maximum number of sitemaps to read per site. If each is full, they list two and a half million
+/// Maximum number of sitemaps to read per site. This many full sitemaps list two and a half million
 /// pages.
 const MAX_SITEMAPS: usize = 50;
 

@@ -1,5 +1,5 @@
 //! Reads a received page (extracts and queues its links) while the crawl waits for the response to
-//! its next request. Reading therefore costs the crawl no time. It does not change when requests
+//! its next request. Reading therefore costs the crawl no time, and does not change when requests
 //! are sent.
 
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use super::step_state::StepState;
 use crate::crawl::fetch::{CrawlResponse, FetchError};
 
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
-/// the next request. Otherwise the crawl would process the response late, and measure too long a
-/// round trip. An ordinary page takes a tenth of this time. In tests the limit is higher, because
-/// without optimisation every page would exceed it.
+/// the next request. If the crawl read a slow page while it waits, it would process the response
+/// late, and measure too long a round trip. An ordinary page takes a tenth of this time. In tests
+/// the limit is higher, because without optimisation every page would exceed it.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
 impl Walk<'_> {

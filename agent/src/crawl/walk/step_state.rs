@@ -39,8 +39,8 @@ impl StepState<'_> {
         self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
 
-    /// Queues the paths that robots.txt and the policy allow. Paths that they forbid do not make
-    /// the crawl incomplete.
+    /// Queues the paths that robots.txt and the policy allow. Forbidden paths do not make the crawl
+    /// incomplete.
     pub(super) async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
         for path in paths {

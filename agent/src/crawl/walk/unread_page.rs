@@ -10,8 +10,8 @@ const MOST_UNREAD: usize = 64 << 10;
 /// A page that is being received, or that has been received but not read yet.
 pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
-    /// Received bytes that have not been read yet. They are copied, because even a slice of one
-    /// byte would keep a whole buffer of the HTTP library allocated.
+    /// Received bytes that have not been read yet. The bytes are copied, because even a slice of
+    /// one byte would keep a whole buffer of the HTTP library allocated.
     held: Vec<u8>,
     received: usize,
     /// The depth of the page's links.

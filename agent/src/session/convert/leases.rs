@@ -35,7 +35,8 @@ pub(in crate::session) fn permit_request(key: LeaseKey, address: IpAddr) -> Up {
 /// A lease whose order was validated.
 pub(in crate::session) struct GrantedLease {
     pub(in crate::session) job: crawl::Job,
-    /// Whether the crawl's pages are to be stored. It has no effect if this agent stores no pages.
+    /// Whether the crawl's pages are to be stored. The value has no effect if this agent stores no
+    /// pages.
     pub(in crate::session) store: bool,
     /// The product name in the user agent; `None` means the default.
     pub(in crate::session) product: Option<Product>,

@@ -71,7 +71,8 @@ async fn a_site_whose_last_crawl_was_large_gets_the_interval_of_large_sites() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     let order = ordered(&server, |policy| {
-        // With this interval alone, the second request would come long after the test's time limit.
+        // If this interval applied to a large site, the second request would come long after the
+        // test's time limit.
         policy.request_interval = seconds(50);
         policy.shortest_interval = seconds(0);
     });

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Waits for the next request for a permit. Only heartbeats may come before it.
+/// Waits for the next request for a permit, before which only heartbeats may come.
 async fn asked(session: &mut TestSession) -> PermitRequest {
     loop {
         match session.next_or_permit_request().await {

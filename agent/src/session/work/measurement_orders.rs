@@ -15,10 +15,10 @@ use crate::probe::address_lock::Addresses;
 use crate::session::convert::measurements::{self, InvalidOrder};
 
 const MAX_ORDERS: usize = 2048;
-/// Maximum number of concurrent orders to measure sites. It is large because most of the orders
-/// only wait for the time of their next request.
+/// Maximum number of concurrent orders to measure sites. The number is large because most of the
+/// orders only wait for the time of their next request.
 const SITE_ORDERS: usize = 512;
-/// Maximum number of concurrent orders to measure beacons. It is small because concurrent
+/// Maximum number of concurrent orders to measure beacons. The number is small because concurrent
 /// measurements disturb each other.
 const BEACON_ORDERS: usize = 4;
 
@@ -29,14 +29,14 @@ type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 #[derive(Debug)]
 pub(super) struct MeasurementOrders {
     measures: JoinSet<MeasuredOrder>,
-    /// The number of the order that each tokio task in `measures` carries out. It is needed to
-    /// report the order if the tokio task panics.
+    /// The number of the order that each tokio task in `measures` carries out. The number is needed
+    /// to report the order if the tokio task panics.
     numbers: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
     /// The reasons for refusing a beacon that have already been logged as warnings.
     warned: HashSet<&'static str>,
-    /// The addresses that orders measure. They are kept for the orders of later sessions.
+    /// The addresses that orders measure. The addresses are kept for the orders of later sessions.
     addresses: Arc<Addresses>,
 }
 
@@ -54,8 +54,8 @@ impl Default for MeasurementOrders {
 }
 
 impl MeasurementOrders {
-    /// Starts to carry out an order. Returns a report if the order cannot be carried out. Without
-    /// `context` there is no contact URL.
+    /// Starts to carry out an order. Returns a report if the order cannot be carried out. `context`
+    /// is `None` if no contact URL is configured.
     pub(super) fn begin(
         &mut self,
         order: MeasureOrder,

@@ -76,7 +76,7 @@ impl RunningCrawls {
         }
     }
 
-    /// Tells the crawls to stop whose leases the scheduler did not keep.
+    /// Tells crawls to stop if the scheduler did not keep their leases.
     pub(super) fn stop_all_but(&self, kept: &HashSet<LeaseKey>) {
         self.0.iter().filter(|(key, _)| !kept.contains(key)).for_each(|(_, crawl)| crawl.stop.cancel());
     }

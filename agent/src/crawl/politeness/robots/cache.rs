@@ -19,8 +19,8 @@ use crate::net::origin::Origin;
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
-/// Approximate size in bytes of an entry without its rules. It is added to the size of each file,
-/// so the number of entries is limited even if all files are empty.
+/// Approximate size in bytes of an entry without its rules. This size is added to the size of each
+/// file, so the number of entries is limited even if all files are empty.
 const ENTRY_BYTES: usize = 256;
 /// A file above this size counts as large. Fewer than one file in a thousand is large. If two
 /// thousand crawls each use a file that is not large, these files take at most 128 MiB.

@@ -1,8 +1,8 @@
-//! A robots.txt file. It is parsed once, and can then be used for any product token.
+//! A robots.txt file, which is parsed once and can then be used for any product token.
 //!
-//! This module is pure. It stores the values of all lines with known keys as one text, plus eight
-//! bytes per line. The text takes at most three times the size of the file, because each byte of a
-//! pattern may become an escape of three bytes. Common misspellings of keys are accepted.
+//! This module is pure. A parsed file stores the values of all lines with known keys as one text,
+//! plus eight bytes per line. The text takes at most three times the size of the file, because each
+//! byte of a pattern may become an escape of three bytes. Common misspellings of keys are accepted.
 
 use std::ops::Range;
 
@@ -79,9 +79,9 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The groups of rules that name the crawler's product token. If there are none, returns the
-    /// groups for the default name, landfall-agent. If there are none either, returns the groups
-    /// for all crawlers.
+    /// The groups of rules that apply to a crawler: the groups that name its product token, or else
+    /// the groups for the default name, landfall-agent, or else the groups for all crawlers. In a
+    /// file that names no crawler, all rules apply.
     pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
@@ -137,8 +137,8 @@ impl RobotsFile {
         allows
     }
 
-    /// The crawl-delay of these groups in seconds. If they have none, a crawl-delay written before
-    /// the first group applies.
+    /// The crawl-delay of these groups in seconds. If the groups set no crawl-delay, a crawl-delay
+    /// written before the first group applies.
     pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
@@ -181,7 +181,7 @@ fn value_of(key: Key, value: &[u8]) -> Option<String> {
     let text = || str::from_utf8(value).ok();
     match key {
         Key::Agent => Some(name_in(value)),
-        // Empty patterns are kept. They have no effect on any path, but they end the list of
+        // Empty patterns are kept: they have no effect on any path, but they end the list of
         // product tokens at the head of a group.
         Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
         Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),

@@ -1,9 +1,9 @@
 //! The tests from Google's robots.txt parser that check which paths a crawler may fetch. Names,
 //! rules and paths are the same as in Google's tests.
 //!
-//! Two of Google's tests are omitted because they contradict RFC 9309. In one, `index.html` in a
-//! rule stands for its folder. In the other, an escape in a rule is compared as written, whereas
-//! the RFC compares the decoded form (section 2.2.2).
+//! Two of Google's tests are omitted because they contradict RFC 9309. In one test, `index.html` in
+//! a rule stands for its folder. In the other test, an escape in a rule is compared as written,
+//! whereas the RFC compares the decoded form (section 2.2.2).
 
 use super::RobotsRules;
 use crate::crawl::html::site_path::tests::path_of;
