@@ -1,4 +1,4 @@
-//! Tests of the `landfall-agent` binary. They check that killed crawls resume, that the binary
+//! Tests of the `landfall-agent` binary. The tests check that killed crawls resume, that the binary
 //! reports mistakes and the private networks that the guard permits, and that environment variables
 //! for proxies do not redirect its requests.
 
@@ -18,7 +18,7 @@ use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
 const KILLS: usize = 3;
-/// Before the first visit, a crawl's file has fewer bytes than this.
+/// Before the first visit, a crawl's file is shorter than this number of bytes.
 const HEAD: u64 = 300;
 
 /// Starts a site of `pages` pages, each with links to three other pages. Returns its address, and
@@ -320,7 +320,7 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
         let text = std::fs::read_to_string(file).unwrap();
         listed.extend(text.lines().map(|line| serde_json::from_str::<ResponseLine>(line).unwrap().url));
     }
-    // All pages and robots.txt.
+    // All pages and robots.txt are stored.
     assert_eq!((stored.len(), listed.len()), (PAGES + 1, PAGES + 1));
 }
 
