@@ -34,8 +34,8 @@ demo: ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE"
 	echo "built in $$((built / 60)) min $$((built % 60)) s, ran in $$(((SECONDS - built) / 60)) min $$(((SECONDS - built) % 60)) s"
 
 test: setup ## Build and run every test, on a private Postgres
-	@# At a terminal, Ctrl-C must reach the tests. Otherwise the time limit must end all processes
-	@# of the tests.
+	@# At a terminal, --foreground lets Ctrl-C reach the tests. Without --foreground, the time
+	@# limit ends all processes of the tests.
 	@foreground=; if [ -t 0 ]; then foreground=--foreground; fi; \
 	timeout $$foreground --kill-after=60 $(TEST_LIMIT) ops/test.sh
 
@@ -45,8 +45,8 @@ package: ## Build static binaries as .tar.gz and .deb, for amd64 and arm64, into
 check-package: ## Install the packages in Debian 11 and 12, crawl with them, and remove them; needs root and make package, takes three minutes
 	ops/check-package.sh
 
-# Each kind of kill also runs alone, because it is timed. Its crawls take ten seconds, which keeps
-# every slot busy until the last fault.
+# The recovery from each kind of kill is timed in a separate run, which has no other faults. In this
+# run, a crawl takes ten seconds, which keeps every slot busy until the last fault.
 chaos: setup ## Inject 1,000 faults while 10,000 sites are crawled, with three seeds; if run as root, with real packets
 	$(OFFLINE) cargo build --release --workspace
 	old=$$(ops/old-agent.sh) && old="--old-agent $$old" || old=; \
@@ -79,7 +79,7 @@ paper: setup ## Repeat the paper's experiments, and print how long that takes; A
 	$(TARGET)/release/lab paper $(ARGS)
 
 bench: ## Measure every figure with a target, and print both; ARGS="--only NAME" for one section
-	@# The profile of a deployment (docs/operate/install.md).
+	@# Benchmarks use the build profile of deployments (docs/operate/install.md).
 	$(OFFLINE) cargo build --profile dist --workspace
 	$(TARGET)/dist/lab trials
 	$(TARGET)/dist/lab demo --strict
