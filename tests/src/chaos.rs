@@ -2,8 +2,8 @@
 //! which work was lost or done twice.
 //!
 //! Several schedulers share one Postgres, and agents connect to them through proxies. The schedule
-//! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation.
-//! Otherwise the record of the run is kept.
+//! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation. If the
+//! judge found a violation, the record of the run is kept.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -249,7 +249,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended, or until no task has ended for `patience`. Then judges the
+/// Waits until all tasks have ended, or until no task has ended for `patience`, and then judges the
 /// run.
 async fn await_end(
     args: &ChaosArgs,

@@ -38,8 +38,8 @@ const CAPACITY: u32 = 32;
 /// The scheduler's configuration. Agents measure each other less often than by default, because
 /// they all share one machine. The dashboard can be read without signing in.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
-/// Time between two requests of a crawl to a site. Such a short interval is acceptable only because
-/// the lab owns the sites.
+/// Time between two requests of a crawl to a site. A time this short is acceptable only because the
+/// lab owns the sites.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Maximum number of links from the start page to a crawled page.
 const MAX_DEPTH: u32 = 8;
@@ -263,8 +263,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;
-        // Exit code 3 means that the crawls of some sites failed. The checks judge these failures
-        // later.
+        // Exit code 3 means that the crawls of some sites failed, which the checks judge later.
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
             matches!(output.status.code(), Some(0 | 3)),

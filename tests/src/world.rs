@@ -155,8 +155,8 @@ impl World {
     }
 
     /// The shortest permitted time between two probes in the sites' logs, if agents wait `left`
-    /// between probes. In the rootless grade it is `left`. In the tun grade it is zero, because a
-    /// retransmitted probe may arrive just before the next probe.
+    /// between probes. In the rootless grade, this shortest time is `left`. In the tun grade, the
+    /// shortest time is zero, because a retransmitted probe may arrive just before the next probe.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }

@@ -2,7 +2,8 @@
 //! end.
 //!
 //! A fault begins when its time has come and a target has no conflicting fault. Faults that affect
-//! only messages do not conflict with any fault. Any two other faults of the same process conflict.
+//! only messages do not conflict with any fault. Two faults of other kinds conflict if they affect
+//! the same process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -307,7 +308,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Runs an operator's command at the schedulers in turn until it succeeds.
+    /// Sends an operator's command to one scheduler after another until the command succeeds.
     fn operate(&mut self, cluster: &Cluster, words: &'static [&'static str], target: usize) -> anyhow::Result<()> {
         let name = cluster.world.scenario().agents[target].name.clone();
         let mut commands: Vec<_> = (0..cluster.schedulers.len()).map(|index| cluster.landfall_at(index)).collect();
@@ -357,7 +358,8 @@ impl Injector {
     }
 }
 
-/// Whether the fault affects messages. Several such faults may be active at the same time.
+/// Whether the fault affects messages. Several faults that affect messages may be active at the
+/// same time.
 const fn on_wire(kind: FaultKind) -> bool {
     matches!(
         kind,

@@ -78,8 +78,8 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
                 }
-                // One transaction writes both the completion of a lease and the end of its task.
-                // The order of these two events does not matter.
+                // One transaction writes both the completion of a lease and the end of its task, so
+                // these two events may have any order.
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
@@ -173,8 +173,8 @@ fn incarnations(log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Checks that each session ends before its leases expire. Otherwise a late heartbeat could renew a
-/// session whose tasks were already granted to other agents.
+/// Checks that each session ends before its leases expire. If leases expired before their session,
+/// a late heartbeat could renew a session whose tasks were already granted to other agents.
 fn session_first(history: &History) -> Vec<Violation> {
     let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
     let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();

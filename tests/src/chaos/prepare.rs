@@ -107,7 +107,7 @@ pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
 }
 
 /// Makes the wall clock of an agent shiftable, and returns the file with the shift. If `everybody`
-/// is false, this is done only for every third agent.
+/// is false, only the clock of every third agent is made shiftable.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))

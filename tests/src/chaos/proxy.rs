@@ -1,5 +1,5 @@
-//! A proxy for the stream between one agent and one scheduler. It can hold, delay and duplicate
-//! messages, and break streams. It also records grants and acknowledgements.
+//! A proxy for the stream between one agent and one scheduler. The proxy can hold, delay and
+//! duplicate messages, and break streams. The proxy also records grants and acknowledgements.
 //!
 //! The proxy forwards whole messages. Held messages are delivered when the hold ends, even if the
 //! agent has long since opened a new stream.

@@ -11,7 +11,7 @@ use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// An agent is killed by `kill -9`. It is restarted when the fault ends.
+    /// An agent is killed by `kill -9`, and restarted when the fault ends.
     AgentKill,
     /// An agent gets SIGSTOP, and SIGCONT when the fault ends.
     AgentStop,
@@ -38,12 +38,12 @@ pub enum FaultKind {
     Delay,
     /// Messages to and from an agent are duplicated.
     Duplicate,
-    /// Messages from an agent are held. They are delivered when the fault ends, even if the agent
+    /// Messages from an agent are held, and are delivered when the fault ends, even if the agent
     /// has reconnected or restarted in the meantime.
     HoldUp,
     /// Like `HoldUp`, but messages to an agent are held.
     HoldDown,
-    /// A scheduler is killed by `kill -9`. It is restarted when the fault ends.
+    /// A scheduler is killed by `kill -9`, and restarted when the fault ends.
     SchedulerKill,
     /// A scheduler gets SIGSTOP, and another scheduler becomes leader. After SIGCONT, both
     /// schedulers believe that they are the leader.

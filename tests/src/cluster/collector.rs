@@ -33,7 +33,7 @@ async fn accept(
     take: impl Fn(&Parts, &Bytes),
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
-    // If the client disconnects while sending a body, there is nothing to take.
+    // If the client disconnects while it sends a body, ignore the request.
     if let Ok(body) = body.collect().await {
         take(&head, &body.to_bytes());
     }

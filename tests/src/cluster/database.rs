@@ -19,7 +19,7 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 pub enum DatabaseAction {
     /// Stops the server and starts it again, as `pg_ctl restart` does.
     Restart,
-    /// Kills the server with all its processes. `Resume` then includes crash recovery.
+    /// Kills the server with all its processes. After a crash, `Resume` includes crash recovery.
     Crash,
     /// Starts the server if it is not running.
     Resume,
@@ -45,7 +45,7 @@ impl SharedPostgres {
         Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
     }
 
-    /// The URL of the database. It is the same after every start.
+    /// The URL of the database, which is the same after every start.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -115,7 +115,8 @@ impl SharedPostgres {
     }
 }
 
-/// A database on a server that is already running. It begins as a copy of the server's template.
+/// A database on a server that is already running. The database begins as a copy of the server's
+/// template database.
 #[derive(Debug)]
 pub struct ServerDatabase {
     server: PgConnectOptions,

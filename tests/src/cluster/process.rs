@@ -79,7 +79,8 @@ impl Process {
         }
     }
 
-    /// Waits until the process ends. After `patience` it is killed, and the result is `None`.
+    /// Waits until the process ends. After `patience`, the process is killed, and the result is
+    /// `None`.
     pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),
@@ -119,7 +120,7 @@ pub async fn interrupted() {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         },
-        // Without a signal handler, SIGTERM ends the program anyway.
+        // If the signal handler cannot be installed, SIGTERM ends the program at once.
         Err(_) => std::future::pending().await,
     }
 }

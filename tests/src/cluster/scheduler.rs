@@ -91,7 +91,8 @@ impl SchedulerNode {
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
         // The scheduler writes client.toml when it is ready for requests, and `await_started` waits
-        // for this file. So the previous run's file is removed first.
+        // for this file. The client.toml of the previous run would end the wait too early, so it is
+        // removed.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -108,7 +109,7 @@ impl SchedulerNode {
         use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires that only its user can enter the directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
-        // The scheduler recognises its data directory by this file.
+        // The scheduler recognises its data directory by the file landfall.lock.
         std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;

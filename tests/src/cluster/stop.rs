@@ -7,8 +7,8 @@ use anyhow::ensure;
 use super::Cluster;
 use super::process::Process;
 
-/// Time limit for a process to end after SIGTERM. It is longer than an agent may take to return its
-/// leases.
+/// Time limit for a process to end after SIGTERM. The limit is longer than the time that an agent
+/// may take to return its leases.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {

@@ -1,5 +1,5 @@
-//! Computes a run's results. The results come from the database, and the true round trips from the
-//! scenario. This module does no I/O.
+//! Computes a run's results from the database's record of the batch, and from the true round trips
+//! of the scenario. This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,8 +71,8 @@ impl Figures {
     }
 
     /// Sentences that describe what is wrong with the measurements; empty if `void` gives a reason
-    /// why the timing is void. Always fails if the mesh or the sites have fewer than `fewest`
-    /// measurements.
+    /// why the timing is void. Fails, even if the timing is void, if the mesh or the sites have
+    /// fewer than `fewest` measurements.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {

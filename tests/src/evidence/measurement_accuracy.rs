@@ -13,7 +13,7 @@ const RIGHT_MS: f64 = 2.0;
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Maximum number of runs. At least one of these runs must have accurate measurements. If other
+/// Maximum number of runs, at least one of which must have accurate measurements. If other
 /// processes briefly occupy the processors, samples can be late by more than 2 ms, a delay that the
 /// emulated network cannot detect. An error in Landfall would occur in every run.
 const RUNS: usize = 3;
@@ -24,7 +24,7 @@ pub struct Accuracy {
     /// Number of answered measurements that are right after [`Self::processing_ms`] is subtracted.
     pub right: usize,
     pub unanswered: usize,
-    /// The processing time that every measurement includes. It is estimated as the median error,
+    /// The processing time that every measurement includes, estimated as the median error and
     /// clamped to the range from 0 to 2 ms.
     pub processing_ms: f64,
 }

@@ -2,8 +2,9 @@
 //! I/O.
 //!
 //! At most one crawl of a host runs at a time, and a crawl sends one request per interval. At most
-//! `crawls` crawls run at an address at the same time. So a window from one request to a later
-//! request contains at most `crawls` × (window / interval + 1) requests.
+//! `crawls` crawls run at an address at the same time. So a window that begins with one request and
+//! ends with a later request contains at most `crawls` × (window / interval + 1) requests, where
+//! `window` is the duration of the window.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,8 @@ pub struct FullestWindow {
 }
 
 impl FullestWindow {
-    /// The requests as a fraction of the permitted number. Above 1, the limit is violated.
+    /// The requests as a fraction of the permitted number. If the fraction is above 1, the limit is
+    /// violated.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }

@@ -54,7 +54,7 @@ fn block<T>(measure: impl Future<Output = T>) -> T {
 /// The name of a section, and the function that runs it.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
-/// Sections in the order in which they run. `waiting` runs only by its subcommand.
+/// Sections in the order in which they run. `waiting` runs only as a subcommand.
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("backup", || block(leases::backup::run())),

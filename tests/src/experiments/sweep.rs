@@ -44,7 +44,7 @@ pub mod simulated_scheduler;
 pub mod survey;
 pub mod targets;
 
-/// The folder with matrices of measured round trips. It is outside the repository.
+/// The folder with matrices of measured round trips, which is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -284,7 +284,7 @@ fn simulate_field(
     Ok(())
 }
 
-/// Simulates a cell by a method.
+/// Simulates a cell with a strategy or with the list scheduler, as `method` requires.
 fn simulate_cell(
     method: Method,
     simulation: &mut LayoutSimulation<'_>,

@@ -1,7 +1,7 @@
 //! Proxies that delay requests to the agents' beacons in the rootless grade. Agents measure each
 //! other through these proxies.
 //!
-//! A proxy forwards each request to the beacon, and responds after the delay of the WAN. This delay
+//! A proxy forwards each request to the beacon, and responds after the delay of the WAN, which
 //! includes the time that the beacon takes.
 
 use std::net::{IpAddr, SocketAddr};

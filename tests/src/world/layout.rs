@@ -59,9 +59,10 @@ pub struct PathRules {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Probability that a body packet within one carrier is lost, 0 to 1.
+    /// Probability that a packet within one carrier is lost, 0 to 1. The rootless grade loses only
+    /// packets of response bodies.
     pub loss_inside: f64,
-    /// Probability that a body packet between two carriers is lost, 0 to 1.
+    /// Probability that a packet between two carriers is lost, 0 to 1.
     pub loss_between: f64,
     /// Rate of an agent's access link, in megabits per second.
     pub agent_mbit_per_s: f64,
@@ -222,9 +223,9 @@ impl Layout {
         sites
     }
 
-    /// The link between two ends. Its round trip is the time for the distance, plus the time of
-    /// both access links. Between two carriers, the path goes through an exchange, and a penalty is
-    /// added.
+    /// The link between two ends. The round trip of the link is the time for the distance, plus the
+    /// time of both access links. Between two carriers, the path goes through an exchange, and a
+    /// penalty is added.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;

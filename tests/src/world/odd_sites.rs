@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::world::sites::listen;
 
 /// Time between two pieces of 256 bytes from an [`Oddity::TarPit`]. After ten seconds, agents abort
-/// a body that arrives at less than 1,024 bytes per second. At 2,560 bytes per second, they abort
-/// it only after thirty seconds, their time limit for a response.
+/// a body that arrives at less than 1,024 bytes per second. At 2,560 bytes per second, agents abort
+/// a body only after thirty seconds, their time limit for a response.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 /// Number of links at the beginning of each page of an [`Oddity::TarPit`]. When an agent aborts a
@@ -24,7 +24,7 @@ const PIT_PAGES: usize = 20;
 /// How a site misbehaves. All odd sites respond normally to HEAD requests, and have no robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Pages never end. They are sent just fast enough that agents do not abort them as too slow.
+    /// Pages never end, and are sent just fast enough that agents do not abort them as too slow.
     TarPit,
     /// Requests for pages get status 429 and this Retry-After, in seconds.
     TurnsAway(u32),

@@ -21,8 +21,8 @@ pub struct Scenario {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link in bytes per second. It is multiplied by the agent's entry in
-    /// `shapes`.
+    /// Rate of an agent's access link in bytes per second. The rate is multiplied by the agent's
+    /// entry in `shapes`.
     pub agent_bytes_per_s: f64,
     /// Multipliers of `agent_bytes_per_s`, by agent index. Agents beyond the end of the list have
     /// the multiplier 1.
@@ -51,7 +51,8 @@ pub struct SiteNode {
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     pub rtt_ms: f64,
-    /// The probability that a body packet is lost, 0 to 1.
+    /// The probability that a packet is lost, 0 to 1. The rootless grade loses only packets of
+    /// response bodies.
     pub loss: f64,
 }
 

@@ -1,7 +1,7 @@
 //! The servers of the sites. Each machine has one listener, and all listeners have the same port.
 //!
-//! [`crate::world::wan`] delays every response. The access log contains the requests that arrived,
-//! independently of the reports of agents.
+//! In the rootless grade, [`crate::world::wan`] delays every response. The access log contains the
+//! requests that arrived, independently of the reports of agents.
 
 use std::convert::Infallible;
 use std::ffi::OsString;

@@ -1,9 +1,9 @@
 //! A timer with a finer resolution than tokio's millisecond. It consists of a thread, a heap, and a
 //! condition variable.
 //!
-//! The thread uses the kernel's high-resolution timer to sleep until the earliest deadline. Then it
-//! wakes the waiting tokio task. The tokio task records its lateness, which includes the time until
-//! tokio runs it.
+//! The thread uses the kernel's high-resolution timer to sleep until the earliest deadline, and
+//! then wakes the waiting tokio task. The tokio task records its lateness, which includes the time
+//! until tokio runs it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

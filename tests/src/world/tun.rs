@@ -34,7 +34,7 @@ use namespace::NamespaceThread;
 use paths::PathTable;
 use router::Router;
 
-/// The port of every beacon. It is always free, because only the beacon listens in an agent's
+/// The port of every beacon. The port is always free, because only the beacon listens in an agent's
 /// namespace.
 pub const BEACON_PORT: u16 = 7180;
 

@@ -1,5 +1,5 @@
-//! Decides whether the timing of a run is void. It is void if the emulated network was late or
-//! dropped packets for lack of room, or if the machine was too busy.
+//! Decides whether the timing of a run is void. The timing is void if the emulated network was late
+//! or dropped packets for lack of room, or if the machine was too busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The synthetic web. The pages of each site are drawn from the scenario's seed by [`WebRules`].
 //!
-//! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
+//! Pages form a tree rooted at `/`. Pages also have cross links, broken links and links to other
 //! hosts. The server delays its response for some pages. The body of a page is generated for each
 //! request, always with the same content. [`SiteWeb::expected_crawl`] computes the pages that a
 //! polite crawler reaches.
@@ -44,7 +44,7 @@ pub struct WebRules {
     pub broken_share: f64,
     /// Fraction of pages to which the server responds with a delay.
     pub slow_share: f64,
-    /// The delay of these pages in milliseconds.
+    /// The delay of a slow page in milliseconds.
     pub slow_ms: u64,
     /// Fraction of sites whose robots.txt disallows /private/.
     pub robots_share: f64,

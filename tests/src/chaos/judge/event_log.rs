@@ -1,10 +1,10 @@
-//! The events of a run, by task and by agent.
+//! The events of a run, grouped by task and by agent.
 
 use std::collections::BTreeMap;
 
 use super::history::{Event, History};
 
-/// Events by task and by agent, in the order of their numbers.
+/// Events grouped by task and by agent, in the order of their numbers.
 pub(super) struct EventLog<'a> {
     pub(super) tasks: BTreeMap<i64, Vec<&'a Event>>,
     pub(super) agents: BTreeMap<i64, Vec<&'a Event>>,

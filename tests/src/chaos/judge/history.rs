@@ -1,5 +1,5 @@
-//! The record of a run, which the judge reads. Its sources are the database, the client, the web
-//! servers, and the proxies between agents and schedulers.
+//! The record of a run, which the judge reads. The sources of the record are the database, the
+//! client, the web servers, and the proxies between agents and schedulers.
 //!
 //! Times are microseconds since the start of the run. Agents are identified by database id, and
 //! sites by name.
@@ -112,8 +112,8 @@ pub struct FaultRecord {
 }
 
 impl History {
-    /// The part of the record about tasks for which `keep` is true, and all data that are not about
-    /// tasks.
+    /// Returns the data of the tasks for which `keep` is true, and all data that do not belong to a
+    /// task.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();

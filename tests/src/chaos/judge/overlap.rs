@@ -42,8 +42,8 @@ fn of_site(site: &str, mut activity: SiteActivity<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        // Number of requests by each agent with an earlier lease. Such an agent may not have learnt
-        // that its lease has ended.
+        // Number of requests by each agent with an earlier lease. An agent sends requests until it
+        // learns that its lease has ended.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in activity.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {

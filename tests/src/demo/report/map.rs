@@ -25,7 +25,8 @@ pub(super) fn figure(run: &ReportInput<'_>, groups: &Groups) -> Markup {
     } }
 }
 
-/// The marks of all placed agents and sites, and the fraction of the variance that the plane shows.
+/// The marks of all placed agents and sites, and the fraction of the variance that the two plotted
+/// directions show.
 fn marks<'a>(run: &ReportInput<'a>) -> Option<(Vec<AgentMark<'a>>, Vec<SiteMark<'a>>, f64)> {
     let map = run.record.embedding.as_ref()?;
     let dimensions = map.embedding.dimensions();

@@ -13,8 +13,8 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 use super::line::Line;
 use super::matrices::{PLANETLAB, SEATTLE, matrix};
 
-/// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
-/// and the second a stricter goal, which the output calls `reach`.
+/// The targets for a matrix and a number of landmarks. In the pairs `re50`, `re90` and `confirmed`,
+/// the first value is the target, and the second a stricter goal, which the output calls `reach`.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,

@@ -3,8 +3,8 @@
 //!
 //! The cost is processor time (user and system). Elapsed times are not comparable, because the
 //! agent requests one page at a time and the other crawlers several. Each run is a process,
-//! measured from start to end. The crawlers alternate. A run fails if the site's server counted too
-//! few fetched pages. The server is a separate process, whose cost is not measured.
+//! measured from start to end. The runs of the crawlers alternate. A run fails if the site's server
+//! counted too few fetched pages. The server is a separate process, whose cost is not measured.
 
 use std::path::Path;
 

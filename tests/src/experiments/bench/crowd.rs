@@ -3,7 +3,7 @@
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
 //! `RequestContext`, one `RobotsCache` and one page store. Each crawl saves its progress in its own
-//! file. The server of the sites is a separate process. It delays each response by 20 ms, to
+//! file. The server of the sites is a separate process, which delays each response by 20 ms to
 //! emulate a round trip. Each page fits into TCP's initial window, so a real round trip would also
 //! delay a page only once. There is no TLS.
 //!
@@ -34,11 +34,11 @@ use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::line::{Line, median};
 use crate::machine::{peak_memory, processor_s};
 
-/// The site of `bench crawl`. It is so large that no crawl ends during the measurement.
+/// The site of `bench crawl`, which is so large that no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
-/// The request intervals in milliseconds. They allow 2,000 and 4,000 requests per second over all
+/// The request intervals in milliseconds, which allow 2,000 and 4,000 requests per second over all
 /// sites.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;

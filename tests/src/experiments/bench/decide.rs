@@ -2,8 +2,9 @@
 //!
 //! The inputs of all strategies are computed before the measurement, because reading candidates and
 //! predicting round trips are not part of the choice. The strategies alternate in five runs, and
-//! medians are printed. In this comparison, `earliest-finish` decides for one site at a time. Its
-//! planning of many sites together is measured separately, as the time per site.
+//! medians are printed. In this comparison, `earliest-finish` decides for one site at a time. How
+//! long `earliest-finish` takes to plan many sites together is measured separately, as the time per
+//! site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -39,8 +39,8 @@ const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
 /// Duration of each measurement that is not limited by a number of tasks.
 const SPELL: Duration = Duration::from_secs(10);
-/// Total numbers of slots that the agents free per second while the wait for a lease is measured.
-/// The wait has a target only for the larger number.
+/// Numbers of slots that become free per second, over all agents, while the wait of free slots for
+/// leases is measured. The wait has a target only for the larger number.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
@@ -68,8 +68,9 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_grants(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // Each agent has [`CAPACITY`] leases. With one slot, it gets no new lease until the outcomes of
-    // all these leases are recorded. So this phase measures completions alone.
+    // Each agent has [`CAPACITY`] leases. If its slots are reduced to one, an agent gets no new
+    // lease until the outcomes of all its leases are recorded, so this phase measures completions
+    // alone.
     seed::slots(&bench.pool, 1).await?;
     // Wait until all sessions have read the new number of slots. Sessions read the number every
     // second.

@@ -46,8 +46,8 @@ impl Line {
     }
 }
 
-/// The median; NaN if there are no values. For an even number of values, it is the greater of the
-/// two middle values.
+/// The median; NaN if there are no values. For an even number of values, the median is the greater
+/// of the two middle values.
 pub(super) fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }

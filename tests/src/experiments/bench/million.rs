@@ -22,7 +22,8 @@ use crate::cluster::process::Process;
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
 /// Number of pages between two samples of the memory.
 const EVERY: u64 = 100_000;
-/// Interval at which the lab polls the server. It is far shorter than the time between two samples.
+/// Interval at which the lab polls the server. The interval is far shorter than the time between
+/// two samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
@@ -38,7 +39,7 @@ struct MemorySample {
     seen: SeenUrls,
 }
 
-/// The number of seen URLs, and the memory of the set.
+/// The number of seen URLs, and the memory of the set of seen URLs.
 #[derive(Clone, Copy)]
 struct SeenUrls {
     urls: f64,
@@ -52,8 +53,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // At the first sample, the set of seen URLs is still small, so the sample is the memory of the
-    // crawler without the set.
+    // At the first sample, the set of seen URLs is still small, so the sample shows the memory of
+    // all other parts of the crawler.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);

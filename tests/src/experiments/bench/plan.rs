@@ -122,7 +122,8 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Places each agent without a placement near a city. Thirty of the forty cities have agents.
+/// Gives each agent that has no placement a placement near a city. Thirty of the forty cities have
+/// agents.
 const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
      select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
      from agents a join cities c on c.n = a.id % 30

@@ -2,9 +2,8 @@
 //! sites, fitting a map, and electing landmarks.
 //!
 //! Times of single-threaded work are processor time of one thread, so that other work on the
-//! machine has little effect. The two solvers that place hosts alternate on the same hosts of the
-//! same map. Figures are medians of several repetitions, except those of the search for the nearest
-//! agents.
+//! machine has little effect. Two solvers place the same hosts on the same map, and take turns.
+//! Figures are medians of several repetitions, except those of the search for the nearest agents.
 
 use std::time::{Duration, Instant};
 

@@ -31,8 +31,8 @@ const MOST_PAGE_MS: f64 = 100.0;
 const PAGE_CALLS: usize = 30;
 
 /// Maximum time of a scrape of the metrics, in milliseconds. After a scrape, the scheduler repeats
-/// the same answer for some time. The interval between scrapes is longer than this time, so that
-/// each scrape gets a new answer.
+/// the same answer for a time that is shorter than [`SCRAPE_INTERVAL`], so each scrape gets a new
+/// answer.
 const MOST_SCRAPE_MS: f64 = 10.0;
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(2_100);
 const SCRAPES: usize = 10;

@@ -33,7 +33,7 @@ const LANDMARKS: usize = 12;
 /// seed's sites instead of drawn at random, so that the same sites are scored with and without
 /// liars.
 const SITES: usize = 60;
-/// Every third of these sites is also used to judge whether landmarks lie.
+/// Every third of the [`SITES`] sites is also used to judge whether landmarks lie.
 const JUDGED_BY: usize = 3;
 /// The numbers of drift steps after which maps are scored. In a step, a drifting liar's reports
 /// grow by [`DRIFT`]. Several numbers are needed, because the damage is largest just before

@@ -1,11 +1,11 @@
 //! Measures the cost of waiting tasks: a scheduler runs with its own Postgres and many tasks in one
 //! waiting state.
 //!
-//! No task changes in such a database, so all work of the scheduler and Postgres is wasted. The
+//! While all tasks wait, no task changes, so all work of the scheduler and Postgres is wasted. The
 //! module `seed` creates the database in bulk. The real scheduler, whose binary is in the folder of
-//! the lab's binary, gets a few seconds to settle. Then the module `cost` measures processor time,
-//! rows and statements over a period. If the state of a task changes, or a background task fails,
-//! the result is an error.
+//! the lab's binary, runs for a few seconds before the measurement. The module `cost` measures
+//! processor time, rows and statements over a period. If the state of a task changes, or a
+//! background task fails, the result is an error.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ struct WaitingCost {
     cost: SchedulerCost,
     /// The memory of the scheduler.
     megabytes: f64,
-    /// Bytes on disk per site: of all tables except the event log, and of the event log.
+    /// Bytes on disk per site: the first value is for all tables except the event log, and the
+    /// second for the event log.
     bytes: (f64, f64),
 }
 

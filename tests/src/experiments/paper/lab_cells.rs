@@ -26,8 +26,8 @@ use crate::world::void::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Time between probes of a site. It is short, because the sites belong to the lab, but long enough
-/// that probes of 203 sites do not keep the machine busy.
+/// Time between probes of a site. This time is short, because the sites belong to the lab, but long
+/// enough that probes of 203 sites do not keep the machine busy.
 pub const SITE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
@@ -65,11 +65,11 @@ pub struct MachineFigures {
     pub late_ms: f64,
     /// Mean time from a grant to the first request, in milliseconds.
     pub lease_ms: f64,
-    /// Mean time from the last byte to the recorded outcome, in milliseconds. It includes the last
+    /// Mean time from the last byte to the recorded outcome, in milliseconds, including the last
     /// request interval.
     pub outcome_ms: f64,
-    /// Mean time from a body's last byte to the arrival of the next request, in milliseconds. It
-    /// includes request intervals.
+    /// Mean time from a body's last byte to the arrival of the next request, in milliseconds,
+    /// including the request interval.
     pub request_ms: f64,
     /// Time from the first grant until the number of grants equals the number of agents, in
     /// milliseconds.
@@ -112,8 +112,8 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure(system).await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // If the cluster does not stop, this error is only logged, because the survey's
-                // error is returned.
+                // If stopping the cluster fails, too, the second error is only logged, because the
+                // survey's error is returned.
                 if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "the cluster did not stop either");
                 }
@@ -141,8 +141,8 @@ impl<'a> SurveyedCluster<'a> {
         cluster.operate(&["sites", "submit", list, "--batch", SURVEY]).await?;
         let located = "select count(*) from tasks where state = 'located'";
         cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
-        // Cancelling may conflict with the background task that records why tasks wait. The error
-        // then tells the operator to try again.
+        // Cancelling may conflict with the background task that records why tasks wait. After a
+        // conflict, the error message tells the operator to try again.
         for left in (0..CANCELS).rev() {
             match cluster.operate(&["batches", "cancel", SURVEY]).await {
                 Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
@@ -225,7 +225,7 @@ impl<'a> SurveyedCluster<'a> {
 
 /// The scheduler's configuration, with shorter intervals and a longer sample timeout than by
 /// default. The timeout is longer, because the first answer takes two round trips in the rootless
-/// grade, up to ten seconds with the Seattle matrix.
+/// grade, which are up to ten seconds with the Seattle matrix.
 fn scheduler(site_interval: Duration, system: System) -> String {
     let (settings, samples) = match system {
         System::Landfall => ("", ""),

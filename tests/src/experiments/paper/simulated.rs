@@ -14,8 +14,8 @@ use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 use crate::experiments::sweep::settings::{Cell, LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 
-/// Number of simulations per cell. There are several, because random packet losses change the
-/// result by a few per cent.
+/// Number of simulations per cell. A cell is simulated several times, because random packet losses
+/// change the result by a few per cent.
 const DRAWS: u64 = 9;
 /// Maximum relative difference between the throughputs of a simulation and the lab.
 const AGREEMENT: f64 = 0.10;

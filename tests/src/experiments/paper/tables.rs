@@ -162,7 +162,7 @@ impl Tables {
     }
 
     /// Sentences that state how much the accuracy increases with more dimensions and with more
-    /// landmarks. They compare each increase with the increase in the paper.
+    /// landmarks. Each sentence also states the increase in the paper.
     fn laws(&self) -> Vec<String> {
         let rise = |rows: &[AccuracyRow], of: &AccuracyRow, to: (usize, usize)| {
             let same = |row: &&AccuracyRow| {
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        // There are fewer agents, sites and dimensions than in the paper, because tests are
-        // compiled without optimisation and so are slow.
+        // This test uses fewer agents, sites and dimensions than the paper, because tests are slow:
+        // they are compiled without optimisation.
         let settings = Settings { agents: 15, sites: 30, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();

@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The key of settings and programs.
+/// Computes the key, a digest of the settings and of the files of the programs.
 pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     settings.hash(&mut hasher);

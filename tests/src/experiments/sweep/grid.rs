@@ -137,7 +137,7 @@ pub(super) mod tests {
         Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, busy_variation: None, void, source: None }
     }
 
-    /// One cell with two strategies. The newest row of each is void.
+    /// One cell with two strategies. The last row of each strategy is void.
     pub(in super::super) fn some_void() -> [Row; 5] {
         [
             row("random", 1, 100.0, false),

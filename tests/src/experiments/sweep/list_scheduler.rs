@@ -3,8 +3,8 @@
 //!
 //! The list scheduler takes the sites in descending order of their crawl time at the best agent,
 //! and assigns each site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim
-//! 1977). A crawl time is the mean of simulated crawls that do not share the agent's access link.
-//! So the makespan is too short if concurrent crawls fill a link.
+//! 1977). A crawl time is the mean of simulated crawls that do not share the agent's access link,
+//! so the makespan is too short if concurrent crawls fill a link.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,8 @@ use rand::rngs::ChaCha8Rng;
 use super::batch::Batch;
 use super::simulated_crawls::alone;
 
-/// Number of simulated crawls per mean. There are several, because packet losses are random.
+/// Number of simulated crawls per mean. Several crawls are needed, because packet losses are
+/// random.
 const PLAYS: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +60,7 @@ mod tests {
         let scenario = scenario(&[100.0, 300.0], 3, 0.0);
         let survey = survey(&scenario);
         // The sites have three, one and one pages. robots.txt takes two round trips, and each page
-        // takes one. So the sites take 5, 3 and 3 round trips.
+        // takes one, so the sites take 5, 3 and 3 round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
         // At the near agent, the first two sites take 500 and 300 ms, and the crawl of the third

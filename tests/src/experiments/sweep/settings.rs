@@ -144,7 +144,7 @@ pub struct Factors {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// In cells without a limit on requests per second.
+    /// Number of slots in cells without a limit on requests per second.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }

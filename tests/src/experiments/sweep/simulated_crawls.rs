@@ -6,7 +6,7 @@
 //! agent. From this time on, the body arrives in parts, one part per round trip. Each part occupies
 //! the agent's access link. The next request is sent when the last part has arrived and the request
 //! interval has passed. The constants `LEASE`, `OUTCOME` and `REQUEST` are delays of the real
-//! programs, measured in the lab. They are the same for every strategy.
+//! programs, measured in the lab. These constants are the same for every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,17 +23,17 @@ use crate::evidence::float;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
 
-/// Time from a grant to the first request. It includes the transmission of the grant, the creation
-/// of the crawl's file, and the wait for permission to crawl the address.
+/// Time from a grant to the first request, including the transmission of the grant, the creation of
+/// the crawl's file, and the wait for permission to crawl the address.
 const LEASE: Duration = Duration::from_millis(15);
-/// Time from the last response to the recorded outcome. It includes writing, sending and storing
+/// Time from the last response to the recorded outcome, including the time to write, send and store
 /// the outcome.
 const OUTCOME: Duration = Duration::from_millis(4);
 /// Processing time of a request at the agent and the site, including the lateness of the emulated
 /// network.
 const REQUEST: Duration = Duration::from_micros(600);
-/// Constants of the agent: the weight of the newest time to first byte in its moving mean, and the
-/// moving mean from which a site counts as slow.
+/// Constants of the agent. The agent computes a moving mean of the times to first byte: `NEWEST` is
+/// the weight of the newest time, and at a mean of `SLOW` or more a site counts as slow.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
 /// Interval of rebalancing in the scheduler.
@@ -463,7 +463,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes occupy the link for 5 ms. So the second body arrives 5 ms after the first.
+        // 10,000 bytes occupy the link for 5 ms, so the second body arrives 5 ms after the first.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);

@@ -17,9 +17,9 @@ const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy that is tested.
 const OURS: &str = "earliest-finish";
 /// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to Top-3's growth.
-/// `AGAIN_MAKESPAN` and `LIST_MAKESPAN` apply to its second crawl of the sites, when the sizes are
-/// known. They are the maximum ratios of the second crawl's makespan to Top-3's makespan and to the
-/// list scheduler's makespan.
+/// `AGAIN_MAKESPAN` is the maximum ratio of the makespan of its second crawl of the sites, when the
+/// sizes are known, to Top-3's makespan. `LIST_MAKESPAN` is the maximum ratio of the same makespan
+/// to the list scheduler's makespan.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;

@@ -1,4 +1,4 @@
-//! Cuts of agents' links. They can be made and healed while packets are in transit.
+//! Cuts of agents' links. A cut can be made and healed while packets are in transit.
 //!
 //! A cut drops packets silently, like a broken cable. The router checks for cuts when it receives a
 //! packet, and again when it delivers the packet.

@@ -179,8 +179,8 @@ impl Switch {
         self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
     }
 
-    /// Draws the random delay of a packet. Only packets to an agent have one, so a round trip
-    /// between an agent and a server has jitter in one direction only.
+    /// Draws the random delay of a packet. Only packets to an agent are delayed at random, so a
+    /// round trip between an agent and a server has jitter in one direction only.
     fn random_delay(&mut self, path: &PacketPath) -> Duration {
         if path.receiver.is_none() || self.jitter.is_zero() {
             return Duration::ZERO;

@@ -2,8 +2,8 @@
 //!
 //! In every agent's namespace, the lab listens on 127.0.0.1 at the scheduler's port, so that the
 //! address in the agent's configuration is valid. The lab passes the bytes through the router to a
-//! listener in the servers' namespace, and from there to the host. So delays and cuts apply to
-//! these connections.
+//! listener in the servers' namespace, and from there to the host. Because the router carries the
+//! bytes, its delays and cuts apply to the agents' connections, too.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -29,8 +29,8 @@ struct NextHop {
     from: NetNamespace,
     address: SocketAddr,
     /// Whether `address` is on the host's loopback. If so, each agent has its own source address,
-    /// as in the rootless grade. From 127.0.0.1, a connection to the port of a stopped scheduler
-    /// could connect to itself.
+    /// as in the rootless grade. If the source address were 127.0.0.1, a connection to the port of
+    /// a stopped scheduler could connect to itself.
     host: bool,
 }
 

@@ -1,9 +1,9 @@
 //! A network namespace that the lab created, and a thread in the namespace that executes jobs.
 //!
 //! A socket belongs to the namespace of the thread that created it, and a process to the namespace
-//! of the thread that started it. Afterwards, any thread can use them. The namespace has no name in
-//! the file system, so the kernel removes it with its last thread, process and socket. A killed lab
-//! therefore leaves no namespace behind.
+//! of the thread that started it. Afterwards, any thread can use the socket or the process. The
+//! namespace has no name in the file system, so the kernel removes it with its last thread, process
+//! and socket. A killed lab therefore leaves no namespace behind.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -32,7 +32,7 @@ fn network(scenario: &Scenario) -> Option<Network> {
     Some(Network::start(scenario).unwrap())
 }
 
-/// Starts a server that echoes datagrams. It ends when no datagram has arrived for [`PATIENCE`].
+/// Starts a server that echoes datagrams, and ends when no datagram has arrived for [`PATIENCE`].
 fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
     let socket = namespace.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

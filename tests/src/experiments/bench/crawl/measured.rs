@@ -22,7 +22,7 @@ pub struct ProcessCost {
     pub user_s: f64,
     pub system_s: f64,
     pub wall_s: f64,
-    /// Peak memory in KiB. It is never less than the few MiB that `lab` occupied when it started
+    /// Peak memory in KiB, which is never less than the few MiB that `lab` occupied when it started
     /// the process.
     pub peak_kib: i64,
 }
@@ -33,7 +33,7 @@ impl ProcessCost {
     }
 }
 
-/// Runs a command and returns its cost. Its output goes to standard error.
+/// Runs a command and returns its cost. The command's output goes to standard error.
 pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();

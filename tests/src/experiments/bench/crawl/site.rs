@@ -1,15 +1,15 @@
 //! `lab bench-site`: serves the sites on which crawlers are measured, in a separate process.
 //!
-//! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
-//! children `fan * n + 1 ..`, so every page is reachable. The page also links to pages whose
-//! numbers are a hash of `n`. The server counts the requests, because a crawler's own count may be
-//! wrong.
+//! Every page is generated from its number, so all runs get the same bytes. Page `n` links to `fan`
+//! child pages, whose numbers begin at `fan * n + 1`, so every page is reachable. Page `n` also
+//! links to pages whose numbers are hashes of `n`. The server counts the requests, because a
+//! crawler's own count may be wrong.
 //!
-//! The server can serve many identical sites, each at its own address. It can delay its responses
-//! to emulate a round trip.
+//! The server can serve many identical sites, each at its own address. The server can delay its
+//! responses to emulate a round trip.
 //!
-//! The server reads commands from standard input. It ends when standard input is closed, so that no
-//! process is left behind.
+//! The server reads commands from standard input, and ends when standard input is closed, so that
+//! no process is left behind.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -236,7 +236,7 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 struct Site {
     plan: SitePlan,
     late: Duration,
-    /// The bodies of all pages; empty for a large site. They are generated in advance, because
+    /// The bodies of all pages; empty for a large site. Bodies are generated in advance, because
     /// generating a body takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,

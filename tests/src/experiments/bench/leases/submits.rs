@@ -107,15 +107,15 @@ impl SubmitSetup {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Submits small batches and updates Postgres' statistics. Then Postgres' query planner expects
-    /// only small batches.
+    /// Submits small batches and updates Postgres' statistics, so that Postgres' query planner
+    /// expects only small batches.
     async fn small_batches(&mut self) -> anyhow::Result<()> {
         let (batches, sites) = SMALL;
         for number in 0..batches - 1 {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // For this submission, Postgres plans its queries with the new statistics.
+        // For the last small batch, Postgres plans its queries with the new statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }

@@ -60,7 +60,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The grants per second of a scheduler with these arguments, whose agents report each outcome
+/// The grants per second of a scheduler that runs with `arguments`. The agents report each outcome
 /// immediately. Adds the run's grants to `all`.
 async fn grants(bench: &BenchScheduler, arguments: &[&str], all: &mut u64) -> anyhow::Result<f64> {
     let (mut process, url) = bench.serve_with(arguments).await?;

@@ -125,7 +125,8 @@ fn shown(query: &str) -> String {
     words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
 }
 
-/// Bytes on disk including indexes: of all tables except the event log, and of the event log.
+/// Bytes on disk including indexes: the first value is for all tables except the event log, and the
+/// second for the event log.
 pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
     let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
                        coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8

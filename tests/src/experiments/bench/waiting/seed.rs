@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Number of agents. Such a small fleet has no landmarks, so every agent measures every site.
+/// Number of agents. A fleet of this size has no landmarks, so every agent measures every site.
 pub(super) const AGENTS: usize = 9;
 /// Number of addresses of the sites in the case `Parked`.
 const ADDRESSES: u32 = 100;
@@ -290,8 +290,8 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Creates a crawl by one of the agents for every finished task. Its outcome was accepted at
-/// `accepted_at`, an SQL expression.
+/// Creates a crawl by one of the agents for every finished task. The SQL expression `accepted_at`
+/// gives the time when the outcome of the crawl was accepted.
 fn crawled(accepted_at: &str) -> String {
     format!(
         "create temporary table crawl as
