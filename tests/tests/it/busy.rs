@@ -1,4 +1,4 @@
-//! Tests that do not judge times, so that they can run in parallel.
+//! Tests that do not check measured times, so that they can run in parallel.
 
 mod bad_input;
 mod chaos;

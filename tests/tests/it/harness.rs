@@ -22,7 +22,8 @@ pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Locks the machine for a test that judges times, because parallel tests would falsify the times.
+/// Locks the machine for a test that checks measured times, because parallel tests would distort
+/// the times.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
@@ -37,7 +38,8 @@ pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }
 
-/// For tests that do not judge measurements: agents take few samples, even if the samples differ.
+/// A setting for tests that do not check measurements: agents take few samples, even if the samples
+/// differ.
 pub const FEW_SAMPLES: &str = "site_samples = 4\n";
 
 /// Starts a cluster in the small layout, with [`FEW_SAMPLES`]. Each agent has `capacity` slots.
@@ -62,8 +64,9 @@ pub async fn cluster_on(grade: Grade, scenario: Scenario, capacity: u32, more: &
     Cluster::start(world, &ClusterOptions { scheduler, capacity, logs: None, database }).await.unwrap()
 }
 
-/// A database on the server of this run of tests, because starting a server for each cluster would
-/// take most of a second of processor time. Without `DATABASE_URL`, a private Postgres.
+/// A new database on the Postgres server at `DATABASE_URL`, because starting a server for each
+/// cluster would take most of a second of processor time. If `DATABASE_URL` is not set, each
+/// cluster has a private Postgres.
 pub fn database() -> ClusterDatabase {
     std::env::var("DATABASE_URL").map_or(ClusterDatabase::Private, ClusterDatabase::OnServer)
 }

@@ -2,10 +2,10 @@
 //! check the database.
 //!
 //! Intervals and lease times are shorter than in production, so that each test takes only seconds.
-//! Tests in `quiet` judge times. They run after all other tests: alone if a second scheduler would
-//! falsify their times, and otherwise two at once. Tests in `busy` run in parallel with each other
-//! and with other tests (`ops/test.sh`). Tests in `reference` compare pages with the programs, and
-//! start no processes.
+//! Tests in `quiet` check measured times, and run after all other tests: alone if a second
+//! scheduler would distort their times, and otherwise two at once. Tests in `busy` run in parallel
+//! with each other and with other tests (`ops/test.sh`). Tests in `reference` compare pages with
+//! the programs, and start no processes.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

@@ -1,4 +1,4 @@
-//! Tests that judge times.
+//! Tests that check measured times.
 
 mod measured;
 mod pace;

@@ -8,8 +8,8 @@ mod settings;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Fails if a page of the reference differs from `text`. With `UPDATE_PRINTED`, the page is written
-/// first.
+/// Fails if a page of the reference differs from `text`. If `UPDATE_PRINTED` is set, the page is
+/// written first.
 fn compare(page: &str, text: &str) {
     let path = Path::new(ROOT).join("docs/reference").join(page);
     if std::env::var_os("UPDATE_PRINTED").is_some() {

@@ -94,9 +94,9 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     let drained = await_crawler(&cluster).await;
     let said = cluster.operate(&["agents", "drain", &drained, "--wait"]).await.unwrap();
     assert!(said.contains(&format!("{drained} is drained")) || said.contains("holds no lease"), "{said}");
-    // The numbers of these events are in the order in which the transactions locked the agent's
-    // row. `granted_at` and `draining_since` are the times at which the transactions began, and may
-    // be in a different order.
+    // The query compares the numbers of events, which are in the order in which the transactions
+    // locked the agent's row. `granted_at` and `draining_since` are the times at which the
+    // transactions began, and may be in a different order.
     let after = sqlx::query_scalar::<_, i64>(
         "select count(*) from events g join events d on d.agent_id = g.agent_id join agents a on a.id = g.agent_id
          where a.name = $1 and g.noun = 'lease' and g.what = 'granted' and d.noun = 'agent' and d.what = 'draining'

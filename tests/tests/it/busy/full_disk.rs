@@ -10,10 +10,10 @@ use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 
 use crate::harness::beside;
 
-/// Size of the disk in bytes. It is little more than the size of a new database cluster with its
+/// Size of the disk in bytes, which is little more than the size of a new database cluster with its
 /// WAL.
 const DISK_BYTES: usize = 400 << 20;
-/// Number of sites. Their data do not fit on the disk.
+/// Number of sites. The data of so many sites do not fit on the disk.
 const SITES: usize = 30_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -98,9 +98,9 @@ async fn another_agent_continues_the_crawls_of_a_leaving_one() {
             *asked.entry((access.site, access.path)).or_default() += 1;
         }
     }
-    // Each crawl that another agent continued may fetch one page again. This page is either the one
-    // that was in flight when the first agent left, or the start page, which is requested to find
-    // the origin.
+    // Each crawl that another agent continued may fetch one page again. The repeated page is either
+    // the page that was in flight when the first agent left, or the start page, which is requested
+    // to find the origin.
     let again: i64 = asked.values().map(|times| times - 1).sum();
     assert!(again <= changed_hands, "{again} pages were fetched again, {changed_hands} crawls changed hands");
     assert_eq!(count(&cluster, "select count(*) from checkpoints").await, 0);

@@ -34,7 +34,7 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
     // Both slots are occupied. The pages of the tar pit never end, so the tar pit occupies its slot
-    // for a long time. The other slot becomes free when its site asks for a pause.
+    // for a long time. The other slot becomes free when the refusing site asks for a pause.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
@@ -64,7 +64,7 @@ async fn an_open_circuit_is_listed_until_a_person_reopens_the_site() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
     // With 600 successful pages, fifty failures are less than a tenth of the requests in a minute.
-    // With a larger fraction, the agent would pause the crawl.
+    // If a larger fraction of the requests failed, the agent would pause the crawl.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
     assert_eq!(cluster.operate(&["sites", "circuits"]).await.unwrap(), "no site has an open circuit\n");

@@ -1,5 +1,5 @@
-//! Tests, with the real binaries, agents that let other crawlers crawl their sites. Their crawls
-//! must pass the checks for the agent's own crawler, and no crawler may outlive its agent.
+//! Tests, with the real binaries, agents that let other crawlers crawl their sites. The other
+//! crawlers must pass the checks for the agent's own crawler, and no crawler may outlive its agent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

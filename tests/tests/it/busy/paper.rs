@@ -12,13 +12,13 @@ use landfall_scheduler::model::Strategy;
 
 use crate::harness::beside;
 
-/// Time between probes of a site. It can be short, because there are only twenty sites.
+/// Time between probes of a site. This time can be short, because there are only twenty sites.
 const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Settings with ten agents, twenty small sites, and 8 requests per second to each site. So the
-/// request interval limits the speed of crawls, not the machine. Most crawls take about a second,
-/// which should be longer than the time until all sites have their agents, even if the machine is
-/// busy.
+/// request interval, and not the machine, limits the speed of crawls. Most crawls take about a
+/// second, which should be longer than the time until all sites have their agents, even if the
+/// machine is busy.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),
@@ -57,8 +57,8 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         assert!((arrived - float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
         let requests = result.machine.requests_per_s * result.makespan_s;
         assert!((requests - float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
-        // No crawl can be faster than the interval permits. How much slower it is depends on the
-        // load of the machine.
+        // No crawl can be faster than the interval permits. How much slower a crawl is depends on
+        // the load of the machine.
         let least = simulated.makespan.as_secs_f64() * 0.8;
         assert!(result.makespan_s > least && result.growth.mb_per_min > 0.0, "{result:?} and {least} s");
     }

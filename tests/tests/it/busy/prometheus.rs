@@ -126,8 +126,8 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
         Ok(crawls.values().any(|crawls| *crawls >= 3.0).then_some(()))
     };
     until("the crawls to be counted", PATIENCE, crawled).await.unwrap();
-    // A scrape of a busy machine may take longer than its time limit. Then queries find no value until the
-    // next scrape.
+    // On a busy machine, a scrape may exceed its time limit. After a failed scrape, queries find no
+    // value until the next scrape.
     for counted in [
         "landfall_agent_connected",
         "landfall_agent_responses_total{status=\"2xx\"}",

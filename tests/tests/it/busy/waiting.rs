@@ -8,7 +8,8 @@ use crate::harness::blocking_beside;
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
-/// Number of concurrent measurements. They sleep most of the time.
+/// Number of concurrent measurements. Measurements can run at the same time, because they sleep
+/// most of the time.
 const AT_ONCE: usize = 3;
 
 #[test]

@@ -11,8 +11,8 @@ use landfall_scheduler::model::address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, beside, cluster, count, submit_list};
 
-/// Maximum difference between the transit times of two requests. It is large, because other
-/// programs on the machine may delay the arrival of a request.
+/// Maximum difference between the transit times of two requests. The maximum is large, because
+/// other programs on the machine may delay the arrival of a request.
 const SLACK: Duration = Duration::from_millis(200);
 /// The number of leases that ended without a request, because the address of the site permitted no
 /// further crawl.
@@ -126,7 +126,7 @@ async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_millis(400), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
-    // In the second batch, the sites' origins are known. So a crawl begins with robots.txt as soon
+    // In the second batch, the sites' origins are known, so a crawl begins with robots.txt as soon
     // as the previous crawl at the address has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 12, PATIENCE).await.unwrap();

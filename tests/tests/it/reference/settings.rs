@@ -19,7 +19,7 @@ struct Key {
     is_absent: bool,
     meaning: String,
     kind: String,
-    /// Words in the error message about a value out of range; `None` without a range.
+    /// Words in the error message about a value out of range; `None` if the key has no range.
     range: Option<String>,
     is_required: bool,
 }
