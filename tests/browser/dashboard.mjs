@@ -1,8 +1,8 @@
 // Tests the dashboard in Chromium, in both themes and on a wide and a narrow screen. Prints a line
 // for each failure. If there is a failure, the exit code is 1.
 //
-// After it prints "stop" or "start", it waits for a line of input. The caller sends the line once
-// the scheduler has stopped or started.
+// After the test prints "stop" or "start", it waits for a line of input. The caller sends the line
+// once the scheduler has stopped or started.
 //
 //   node dashboard.mjs MODULES BASE TOKEN AGENT SITE BATCH FAILED-BATCH OPEN-BATCH SCREENSHOTS
 import { readFileSync } from "node:fs";
@@ -78,7 +78,7 @@ for (const width of [1200, 390]) {
     expect((await answer.body()).length <= MAX_WEIGHT, `${where()}: weighs ${(await answer.body()).length}`);
     const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     expect(over <= 0, `${where()}: ${over} px wider than the screen`);
-    // The page's Content-Security-Policy forbids other scripts, so the debugger runs the audit.
+    // The page's Content-Security-Policy blocks an added script element, so the debugger loads axe.
     await page.evaluate(axe);
     for (const [scheme, rules] of [["light", {}], ["dark", COLOUR_RULES]]) {
       await page.emulateMedia({ colorScheme: scheme });
@@ -95,7 +95,7 @@ for (const width of [1200, 390]) {
   await context.close();
 }
 
-// Actions, live updates, the map and the keyboard.
+// Test the actions, the live updates, the map and the keyboard.
 const { context, page } = await open(1200);
 await page.goto(`${base}/fleet`);
 const second = await context.newPage();
