@@ -34,12 +34,9 @@ mod secrets;
 
 pub use restore::{Restore, restore};
 
-use manifest::Manifest;
-use pg_dump::Libpq;
+use manifest::{MANIFEST, Manifest};
+use pg_dump::{DUMP, Libpq, ensure_schema};
 use secrets::Secrets;
-
-const MANIFEST: &str = "manifest.json";
-const DUMP: &str = "database.dump";
 
 #[derive(Debug, Clone)]
 pub struct Backup {
@@ -65,7 +62,7 @@ pub struct Backup {
 pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let began = Instant::now();
     ensure_free(&wanted)?;
-    let data_dir = data_dir(wanted.data_dir.as_deref())?;
+    let data_dir = wanted.data_dir.clone().map_or_else(DataDir::default_path, Ok)?;
     let secrets = if wanted.secrets { Secrets::of(&data_dir)? } else { Secrets::default() };
     let interrupted = exit::on_signal()?;
     let database = Database::of(&data_dir, wanted.database_url.as_deref()).await?;
@@ -112,13 +109,6 @@ fn ensure_free(wanted: &Backup) -> anyhow::Result<()> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).with_context(|| format!("read the metadata of {}", file.display())),
-    }
-}
-
-fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    match given {
-        Some(path) => Ok(path.to_owned()),
-        None => Ok(DataDir::default_path()?),
     }
 }
 
@@ -222,15 +212,6 @@ async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     );
     ensure_schema(place.schema.as_deref())?;
     tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)
-}
-
-fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
-    let (found, wanted) = (schema.unwrap_or("(none)"), pg_dump::SCHEMA);
-    ensure!(
-        found == wanted,
-        "the tables of this database's user are in the schema {found}, but a backup contains only the schema {wanted}"
-    );
-    Ok(())
 }
 
 fn temporary(file: &Path) -> PathBuf {

@@ -4,6 +4,8 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+/// The name of the manifest in a backup.
+pub(super) const MANIFEST: &str = "manifest.json";
 /// The number of the backup format that this program writes.
 pub(super) const FORMAT: u32 = 1;
 

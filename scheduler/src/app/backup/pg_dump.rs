@@ -5,15 +5,17 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::process::{ChildStdout, Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use url::{Url, form_urlencoded};
 
 use crate::app::postgres::Tool;
 
+/// The name of the dump in a backup.
+pub(super) const DUMP: &str = "database.dump";
 /// The Postgres schema that contains Landfall's tables.
-pub(super) const SCHEMA: &str = "public";
+const SCHEMA: &str = "public";
 /// At level 1, compression uses a third of a core. The default level uses six times as much
 /// processor time, and its output is only a tenth smaller.
 const COMPRESSION: &str = "--compress=1";
@@ -66,6 +68,16 @@ impl Libpq {
         command.env_clear().envs(kept).env("LC_ALL", "C").envs(self.0.iter().map(|(name, value)| (name, value)));
         command
     }
+}
+
+/// Checks that Landfall's tables are in the schema that is dumped and restored.
+pub(super) fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
+    let found = schema.unwrap_or("(none)");
+    ensure!(
+        found == SCHEMA,
+        "the tables of this database's user are in the schema {found}, but a backup contains only the schema {SCHEMA}"
+    );
+    Ok(())
 }
 
 fn password(url: &Url) -> Option<String> {

@@ -24,10 +24,9 @@ use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::schema::{self, snapshots};
 
 use super::archive::{self, EntrySpan};
-use super::manifest::Manifest;
-use super::pg_dump::{self, Libpq};
+use super::manifest::{MANIFEST, Manifest};
+use super::pg_dump::{self, DUMP, Libpq};
 use super::secrets::Secrets;
-use super::{DUMP, MANIFEST};
 
 #[derive(Debug, Clone)]
 pub struct Restore {
@@ -50,7 +49,7 @@ pub struct Restore {
 /// restored.
 pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let interrupted = exit::on_signal()?;
-    let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
+    let data_dir = wanted.data_dir.clone().map_or_else(DataDir::default_path, Ok)?;
     let path = wanted.file.clone();
     let read = tokio::task::spawn_blocking(move || {
         Source::open(&path).with_context(|| format!("the backup {}", path.display()))
@@ -212,7 +211,7 @@ impl RestoreInput {
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
         let place = snapshots::look(conn).await?;
         ensure!(place.empty, "the database is not empty: restore into an empty one");
-        super::ensure_schema(place.schema.as_deref())?;
+        pg_dump::ensure_schema(place.schema.as_deref())?;
         let (server, needed) = (place.postgres, self.manifest.postgres);
         ensure!(
             u32::try_from(server).is_ok_and(|server| server >= needed),
