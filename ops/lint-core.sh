@@ -22,6 +22,7 @@ core=(
     scheduler/src/simulate/distribution.rs
     scheduler/src/simulate/draw.rs
     scheduler/src/simulate/dump.rs
+    scheduler/src/simulate/file_error.rs
     scheduler/src/simulate/landmarks.rs
     scheduler/src/simulate/map.rs
     scheduler/src/simulate/page.rs

@@ -11,6 +11,7 @@ mod crawls;
 mod distribution;
 mod draw;
 mod dump;
+mod file_error;
 mod landmarks;
 mod map;
 mod matrix;
@@ -27,6 +28,7 @@ mod tests;
 pub use distribution::Distributions;
 pub use draw::Draw;
 pub use dump::dump;
+pub use file_error::FileError;
 pub use matrix::Matrix;
 pub use nodes::Node;
 pub use page::{Page, page};
@@ -35,25 +37,3 @@ pub use score::{ContenderScore, Estimate, LeftOut, Report};
 pub use seed_result::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult};
 pub use settings::{Election, Settings, judged};
 pub use settings_error::SettingsError;
-
-use std::path::{Path, PathBuf};
-
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    #[error("read {}: {source}", file.display())]
-    Read { file: PathBuf, source: std::io::Error },
-    /// The content of the file is invalid.
-    #[error("{0}")]
-    Nonsense(String),
-}
-
-impl FileError {
-    fn read(file: &Path) -> impl Fn(std::io::Error) -> Self {
-        |source| Self::Read { file: file.to_owned(), source }
-    }
-
-    /// `place` is a text that follows the file's name directly, such as ", line 3".
-    fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
-        Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
-    }
-}

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::FileError;
+use super::file_error::FileError;
 
 /// The first two bytes of any gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];

@@ -8,7 +8,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::FileError;
+use super::file_error::FileError;
 use crate::model::geo::Position;
 
 /// Maximum length of a name in DNS, in bytes.
