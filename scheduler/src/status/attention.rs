@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status, UNMET_COUNTED};
+use super::facts::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status, UNMET_COUNTED};
 use crate::gnp::{FEWEST_LANDMARKS, SMALL_FLEET};
 use crate::model::service::ServiceState;
 use crate::model::size::readable;
