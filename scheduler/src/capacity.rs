@@ -9,107 +9,30 @@
 //! Sites are processed in parts of fixed size, on as many threads as the caller sets. The sums of
 //! the parts are added in order, so results do not depend on the number of threads.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::gnp::{Embedding, Placement, predicted_ms};
-use crate::model::parallel::in_order;
-use crate::model::{AgentId, EmbeddingEpoch, Strategy};
-use crate::strategy::Speed;
+use crate::gnp::predicted_ms;
 
+mod agent;
+mod error;
+mod fleet;
+mod site_split;
 mod sites;
 mod suggest;
 
+pub use agent::{Agent, AgentChange, beside, usual_slots};
+pub use error::CapacityError;
+pub use site_split::SiteSplit;
 pub use sites::{MOST_SITES, Sites};
 pub use suggest::{Suggestions, suggest};
 
-/// Number of sites per part: high enough for a low overhead, and low enough that all threads end at
-/// about the same time.
-const PART: usize = 8_192;
-/// The largest K of `gnp-topK` that a plan supports.
-const TOP: usize = 3;
+use fleet::Fleet;
+use sites::in_parts;
+
 /// Maximum predicted time, in seconds. Differences between longer times do not matter.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
-
-/// How a strategy splits a site among agents, on average over its draws.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SiteSplit {
-    /// Evenly over all agents.
-    All,
-    /// Evenly over this many nearest agents, 1 to 3, or over all agents if there are fewer.
-    Nearest(usize),
-}
-
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum CapacityError {
-    /// The strategy uses more than distances, so its choices cannot be predicted from a map.
-    #[error("a plan supports random and gnp-top1 to gnp-top{TOP}, but not {0}")]
-    Unforeseen(Strategy),
-    #[error(
-        "no agent has a place in embedding {0} yet: `landfall embedding show` lists the agents once they are measured"
-    )]
-    NoAgents(EmbeddingEpoch),
-    #[error("no agent would remain: all agents with a place in embedding {0} are removed, and none is added")]
-    NobodyLeft(EmbeddingEpoch),
-    #[error(
-        "no site is located yet: submit sites, and plan again when they are located (`landfall batches show` shows \
-         the progress)"
-    )]
-    NoSites,
-    /// The strategy ignores distances, so new agents at suggested locations would not help.
-    #[error("random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3")]
-    NothingToSuggest,
-    /// The coordinate has the wrong length, is not finite, or has a negative height.
-    #[error("a coordinate is not one of {0} dimensions and a height")]
-    Coordinate(usize),
-}
-
-impl TryFrom<Strategy> for SiteSplit {
-    type Error = CapacityError;
-
-    fn try_from(strategy: Strategy) -> Result<Self, CapacityError> {
-        match strategy {
-            Strategy::Random => Ok(Self::All),
-            Strategy::GnpTop(k) if k.get() <= TOP => Ok(Self::Nearest(k.get())),
-            Strategy::Hash
-            | Strategy::Kademlia
-            | Strategy::Domain
-            | Strategy::Geographic
-            | Strategy::Prefix
-            | Strategy::GnpTop(_)
-            | Strategy::GnpBalanced
-            | Strategy::GnpConfirmed
-            | Strategy::EarliestFinish => Err(CapacityError::Unforeseen(strategy)),
-        }
-    }
-}
-
-/// What happens to an agent in the planned change of the fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentChange {
-    /// The agent is in the fleet before and after the change.
-    Stays,
-    /// The agent is added.
-    Comes,
-    /// The agent is removed.
-    Leaves,
-}
-
-/// An agent with a coordinate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Agent {
-    pub name: String,
-    pub city: String,
-    pub carrier: String,
-    /// One component per dimension, then the height; all in milliseconds.
-    pub coordinate: Vec<f64>,
-    /// Number of sites that the agent crawls concurrently, at least 1.
-    pub slots: u32,
-    pub speed: Speed,
-    pub change: AgentChange,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
@@ -154,8 +77,8 @@ pub fn compare(
         return Err(CapacityError::NoSites);
     }
     let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
-    let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
-    let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
+    let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch()))?;
+    let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch()))?;
     // An agent's sums over all sites do not depend on the other agents, so they are computed only
     // once, for both fleets.
     let of_all = match split {
@@ -172,16 +95,6 @@ pub fn compare(
     Ok(Comparison { before, after })
 }
 
-/// The agents in the fleet, either before or after the change.
-struct Fleet<'a> {
-    /// Number of all agents, including those outside the fleet.
-    all: usize,
-    /// The fleet's agents, with their indices among all agents.
-    there: Vec<(usize, &'a Agent)>,
-    /// The fleet's agents as an embedding. The identifier of an agent is its index in the fleet.
-    map: Embedding,
-}
-
 /// Sums over a part of the sites: the round trips in milliseconds, and for each agent of the fleet
 /// its number of sites and its seconds of crawling.
 struct AgentSums {
@@ -189,26 +102,7 @@ struct AgentSums {
     loads: Vec<(f64, f64)>,
 }
 
-impl<'a> Fleet<'a> {
-    /// The fleet without the agents whose change is `without`; `None` if no agent remains.
-    fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
-        let there: Vec<(usize, &Agent)> =
-            agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
-        if there.is_empty() {
-            return Ok(None);
-        }
-        let placed = |(number, (_, agent)): (i64, &(usize, &Agent))| {
-            let placement = Placement { epoch: sites.epoch, coordinate: agent.coordinate.clone(), fit_error: 0.0 };
-            (AgentId::new(number), placement)
-        };
-        let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
-        let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
-            .map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
-        // Fails if the map has more dimensions than [`Embedding::locator`] supports.
-        map.locator().map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
-        Ok(Some(Self { all: agents.len(), there, map }))
-    }
-
+impl Fleet<'_> {
     fn outlook(&self, sites: &Sites, AgentSums { millis, loads }: AgentSums) -> FleetPrediction {
         let all = sites.len() as f64;
         let mut outlook =
@@ -256,7 +150,7 @@ impl<'a> Fleet<'a> {
 
     fn part_over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> AgentSums {
         let mut sums = self.nothing();
-        for (index, near) in part.clone().zip(nearest(&self.map, sites, &part)) {
+        for (index, near) in part.clone().zip(self.nearest(sites, &part)) {
             let work = sites.work(index, usual).counted();
             let share = 1.0 / near.iter().take(most).count().max(1) as f64;
             for (number, millis) in near.iter().take(most) {
@@ -297,53 +191,8 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
     all
 }
 
-/// The agents nearest to a site.
-struct NearestAgents(crate::gnp::Nearest);
-
-impl NearestAgents {
-    /// The agents' indices in the fleet, and their round trips to the site in milliseconds, nearest
-    /// first.
-    fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
-        self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
-    }
-}
-
-/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map has a locator.
-fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAgents> {
-    let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
-    found.unwrap_or_default().into_iter().map(NearestAgents).collect()
-}
-
-/// Splits `count` items into parts, and runs `of` on each part, on several threads. Returns the
-/// results in the order of the parts.
-fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
-    in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
-}
-
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
-}
-
-/// The coordinate of an agent placed at a site: the site's coordinate with the median height of the
-/// agents. The site's own height is the delay of the site's own access path, which an agent beside
-/// the site does not share.
-pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
-    let mut heights: Vec<f64> = agents
-        .iter()
-        .filter(|agent| agent.change != AgentChange::Comes)
-        .filter_map(|agent| agent.coordinate.last().copied())
-        .collect();
-    heights.sort_unstable_by(f64::total_cmp);
-    let height = heights.get(heights.len() / 2).copied().unwrap_or_default();
-    let position = site.split_last().map_or(&[][..], |(_, position)| position);
-    position.iter().copied().chain([height]).collect()
-}
-
-/// The default number of slots of a planned agent: the median over all agents.
-pub fn usual_slots(agents: &[Agent]) -> u32 {
-    let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
-    slots.sort_unstable();
-    slots.get(slots.len() / 2).copied().unwrap_or(1)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The sites of a plan, in flat arrays. A million sites in eight dimensions take 110 MB.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::CapacityError;
+use super::error::CapacityError;
 use crate::gnp::is_coordinate;
+use crate::model::parallel::in_order;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::strategy::Work;
 
@@ -12,11 +14,15 @@ use crate::strategy::Work;
 /// memory (110 MB per million sites).
 pub const MOST_SITES: u64 = 10_000_000;
 
+/// Number of sites per part: high enough for a low overhead, and low enough that all threads end at
+/// about the same time.
+const PART: usize = 8_192;
+
 /// The sites of one embedding, with coordinates and sizes.
 #[derive(Debug, Clone)]
 pub struct Sites {
-    pub(super) epoch: EmbeddingEpoch,
-    pub(super) dimensions: usize,
+    epoch: EmbeddingEpoch,
+    dimensions: usize,
     ids: Vec<SiteId>,
     /// The concatenated coordinates of all sites.
     coordinates: Vec<f64>,
@@ -73,6 +79,11 @@ impl Sites {
         self.epoch
     }
 
+    /// The number of dimensions of the embedding.
+    pub(super) const fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
     /// The number of sites whose size is known from an earlier crawl.
     pub const fn known(&self) -> usize {
         self.known
@@ -113,4 +124,10 @@ impl Sites {
         let (pages, bytes) = self.sizes[index].unwrap_or(usual);
         Work { pages, bytes, interval: Duration::from_millis(self.intervals_ms[index].into()) }
     }
+}
+
+/// Splits `count` items into parts, and runs `of` on each part, on several threads. Returns the
+/// results in the order of the parts.
+pub(super) fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+    in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }

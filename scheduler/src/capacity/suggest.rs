@@ -16,7 +16,11 @@ use std::num::NonZeroUsize;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, beside, in_parts, nearest};
+use super::agent::{Agent, AgentChange, beside};
+use super::error::CapacityError;
+use super::fleet::Fleet;
+use super::site_split::{SiteSplit, TOP};
+use super::sites::{Sites, in_parts};
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
@@ -72,9 +76,9 @@ pub fn suggest(
         return Err(CapacityError::NoSites);
     }
     let most = most.clamp(1, TOP);
-    let fleet = Fleet::of(sites, agents, AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
+    let fleet = Fleet::of(sites, agents, AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch()))?;
     let mut nearby = in_parts(sites.len(), threads, |part| {
-        let near = nearest(&fleet.map, sites, &part).into_iter();
+        let near = fleet.nearest(sites, &part).into_iter();
         near.map(|near| nearby(near.iter().map(|(_, millis)| millis))).collect::<Vec<_>>()
     })
     .concat();

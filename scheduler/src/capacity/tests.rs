@@ -5,8 +5,8 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::model::SiteId;
-use crate::strategy::Work;
+use crate::model::{EmbeddingEpoch, SiteId, Strategy};
+use crate::strategy::{Speed, Work};
 
 const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(4);
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();

@@ -162,7 +162,7 @@ codes! {
         E::Store(error) => return error.into(),
     }
     CapacityError {
-        E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
+        E::Unforeseen { .. } | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
         E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
         // An agent's stored data are inconsistent; the request is not at fault.
         cause @ E::Coordinate(_) => return store::Error::inconsistent("agent_placements", "coordinate", &cause).into(),
