@@ -23,8 +23,11 @@ use std::collections::BTreeMap;
 
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
+use distance::{distance, round_trip};
+
 mod align;
 mod anycast;
+mod distance;
 mod elect;
 mod fit;
 #[cfg(test)]
@@ -42,6 +45,7 @@ mod switches;
 pub mod trust;
 
 pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
+pub(crate) use distance::predicted_ms;
 pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
 pub use elect::improve::elect_held_out;
 pub use elect::replace::replace_landmark;
@@ -63,10 +67,6 @@ pub const FEWEST_LANDMARKS: usize = 3;
 /// Upper limit of the default number of dimensions. More dimensions do not improve the map, however
 /// many landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
-/// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
-/// between agents).
-const SOFTENING: f64 = 0.005;
-
 /// A host's coordinate in one embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
@@ -192,49 +192,18 @@ impl Embedding {
                 return Err(EpochMismatch { expected: self.epoch, found: placement.epoch });
             }
         }
-        Ok(round_trip(objective::distance(&a.coordinate, &b.coordinate)))
+        Ok(round_trip(distance(&a.coordinate, &b.coordinate)))
     }
-}
-
-/// Predicts the round trip between two coordinates of one embedding, in milliseconds. Both
-/// coordinates must have the same number of components. Unlike [`Embedding::predict`], this
-/// function checks nothing, because hot paths call it.
-pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
-    held(objective::distance(a, b))
 }
 
 /// The median distance between located agents, in milliseconds; 1 if fewer than two agents are
 /// located.
 fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
-    let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| objective::distance(a, b)));
+    let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| distance(a, b)));
     let mut distances: Vec<f64> = pairs.filter(|distance| *distance > 0.0).collect();
     distances.sort_by(f64::total_cmp);
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
-}
-
-/// Returns the softening of log errors: the milliseconds added to both the computed and the
-/// measured distance before their logarithms are compared. Without the softening, a round trip near
-/// zero could outweigh all others. The softening is proportional to the map's scale, so that it has
-/// the same effect in networks with long distances and in networks with short ones.
-fn softening(scale: f64) -> f64 {
-    SOFTENING * scale
-}
-
-/// Converts milliseconds to a round trip, clamped to the range from one microsecond to
-/// [`Rtt::MAX`].
-fn round_trip(millis: f64) -> Rtt {
-    Rtt::try_from_millis_f64(held(millis)).expect("clamped into the range of a round trip")
-}
-
-/// Clamps milliseconds to the range of a round trip.
-fn held(millis: f64) -> f64 {
-    let longest = Rtt::MAX.as_secs_f64() * 1e3;
-    if millis.is_nan() { longest } else { millis.clamp(1e-3, longest) }
-}
-
-fn millis(rtt: Rtt) -> f64 {
-    rtt.as_millis_f64()
 }
 
 /// Whether the coordinate has one component per dimension and a non-negative height.
@@ -263,7 +232,7 @@ mod tests {
         let mut errors = Vec::new();
         for (i, a) in hosts.iter().enumerate() {
             for (j, b) in hosts.iter().enumerate().skip(i + 1) {
-                let truth = factor * objective::distance(a, b);
+                let truth = factor * distance(a, b);
                 let (a, b) = (map.placement(agent(i)).unwrap(), map.placement(agent(j)).unwrap());
                 errors.push((map.predict(a, b).unwrap().as_millis_f64() - truth).abs() / truth);
             }
@@ -279,8 +248,7 @@ mod tests {
         let hosts = hosts(11, 2, 5_802_158_318_449_237_654);
         let (site, agents) = hosts.split_last().unwrap();
         let map = fitted(agents, 6, 2, 5_802_158_318_449_237_654, 1.0);
-        let measured: Vec<(AgentId, Rtt)> =
-            (0..6).map(|i| (agent(i), rtt(objective::distance(site, &agents[i])))).collect();
+        let measured: Vec<(AgentId, Rtt)> = (0..6).map(|i| (agent(i), rtt(distance(site, &agents[i])))).collect();
         let placement = map.locate(&measured).unwrap();
         assert!(placement.fit_error < 0.1, "{placement:?}");
     }
@@ -298,7 +266,7 @@ mod tests {
             prop_assert!(map.fit_error() < 0.1, "{}", map.fit_error());
 
             let measured: Vec<(AgentId, Rtt)> =
-                (0..6).map(|i| (agent(i), rtt(objective::distance(site, &agents[i])))).collect();
+                (0..6).map(|i| (agent(i), rtt(distance(site, &agents[i])))).collect();
             let placement = map.locate(&measured).unwrap();
             let mut backwards = measured;
             backwards.reverse();

@@ -128,8 +128,9 @@ mod tests {
     use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
 
+    use super::super::distance::distance;
     use super::super::fixture::rtt;
-    use super::super::{Mesh, Placement, PlainSwitches, fit, fit_with, objective};
+    use super::super::{Mesh, Placement, PlainSwitches, fit, fit_with};
     use super::*;
     use crate::model::EmbeddingEpoch;
 
@@ -171,7 +172,7 @@ mod tests {
         let after = embedding(2, &points);
         assert!(after.moves_from(&former).pop().unwrap() < Duration::from_nanos(100));
         for (i, j) in [(0, 1), (3, 8), (2, 7)] {
-            let (was, is) = (objective::distance(&truth[i], &truth[j]), objective::distance(&points[i], &points[j]));
+            let (was, is) = (distance(&truth[i], &truth[j]), distance(&points[i], &points[j]));
             assert!((was - is).abs() < 1e-9, "distances stay");
         }
     }
@@ -187,8 +188,8 @@ mod tests {
         onto(&former, &agents(8), &mut points, DIMENSIONS);
         for i in 0..8 {
             for j in 0..8 {
-                let was = objective::distance(&truth[i], &truth[j]);
-                assert!((was - objective::distance(&points[i], &points[j])).abs() < 1e-9);
+                let was = distance(&truth[i], &truth[j]);
+                assert!((was - distance(&points[i], &points[j])).abs() < 1e-9);
             }
         }
     }
@@ -223,7 +224,7 @@ mod tests {
             let mut mesh = Mesh::new();
             for (a, p) in agents(12).into_iter().zip(&truth) {
                 for (b, q) in agents(12).into_iter().zip(&truth).filter(|(b, _)| *b != a) {
-                    let millis = objective::distance(p, q) * rng.random_range(0.975..1.025);
+                    let millis = distance(p, q) * rng.random_range(0.975..1.025);
                     mesh.insert(a, b, rtt(millis));
                 }
             }

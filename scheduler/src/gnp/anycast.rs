@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::{Embedding, Mesh, millis};
+use super::{Embedding, Mesh};
 use crate::model::geo::{Position, great_circle_km, least_round_trip};
 
 mod addresses;
@@ -199,7 +199,8 @@ impl MapJudge {
         if measured.len() < FEWEST_MEASURED {
             return None;
         }
-        let rows: Vec<(AgentId, f64)> = measured.iter().map(|&(landmark, rtt)| (landmark, millis(rtt))).collect();
+        let rows: Vec<(AgentId, f64)> =
+            measured.iter().map(|&(landmark, rtt)| (landmark, rtt.as_millis_f64())).collect();
         let odds = self.places.log_odds(&rows, without).clamp(-ODDS_HELD, ODDS_HELD);
         let size = count(measured.len());
         let share = (PAIRED_LANDMARKS / size).min(1.0);
@@ -225,8 +226,9 @@ mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
     use super::super::fixture::{agent, hosts, mesh_of, rtt};
-    use super::super::{Placement, objective};
     use super::*;
+    use crate::gnp::Placement;
+    use crate::gnp::distance::distance;
     use crate::model::EmbeddingEpoch;
 
     const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(3);
@@ -247,7 +249,7 @@ mod tests {
     fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Observation> {
         let nearest = |landmark: &AgentId| {
             let at = &map.placement(*landmark).unwrap().coordinate;
-            places.iter().map(|place| objective::distance(place, at)).fold(f64::INFINITY, f64::min)
+            places.iter().map(|place| distance(place, at)).fold(f64::INFINITY, f64::min)
         };
         let observation =
             |landmark: &AgentId| Observation { landmark: *landmark, rtt: rtt(nearest(landmark)), address: None };

@@ -22,10 +22,10 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-use crate::model::AgentId;
 use crate::model::stats::count;
+use crate::model::{AgentId, Rtt};
 
-use super::{Mesh, millis};
+use super::Mesh;
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
 pub const ELECTION_SEED: u64 = 1;
@@ -145,7 +145,7 @@ impl<'a> Nominees<'a> {
         let mut eligible: Vec<usize> =
             (0..nominees.len()).filter(|&i| !large || mesh.reached_by(nominees[i].agent) >= REACHED_BY).collect();
         eligible.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-        let measured = |a: &Nominee, b: &Nominee| mesh.distance(a.agent, b.agent).map(millis);
+        let measured = |a: &Nominee, b: &Nominee| mesh.distance(a.agent, b.agent).map(Rtt::as_millis_f64);
         let known: Vec<f64> =
             nominees.iter().flat_map(|a| nominees.iter().filter_map(move |b| measured(a, b))).collect();
         let farthest = known.iter().copied().fold(1.0, f64::max);

@@ -7,7 +7,8 @@ use rand::{RngExt, SeedableRng};
 
 use crate::model::{AgentId, Rtt};
 
-use super::{Mesh, Nominee, objective};
+use super::distance::distance;
+use super::{Mesh, Nominee};
 
 pub(super) fn agent<N: TryInto<i64, Error: Debug>>(number: N) -> AgentId {
     AgentId::new(number.try_into().unwrap())
@@ -33,7 +34,7 @@ pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in hosts.iter().enumerate() {
         for (j, b) in hosts.iter().enumerate() {
-            mesh.insert(agent(i), agent(j), rtt(factor * objective::distance(a, b)));
+            mesh.insert(agent(i), agent(j), rtt(factor * distance(a, b)));
         }
     }
     mesh

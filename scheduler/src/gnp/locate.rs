@@ -19,7 +19,7 @@ use self::with_switches::Descent;
 use super::nearest::{Nearest, RaggedCoordinates};
 use super::objective::{Anchor, rms_relative_error};
 use super::simplex::{SimplexError, StopRule, minimise_fixed};
-use super::{Embedding, Placement, PlainSwitches, millis};
+use super::{Embedding, Placement, PlainSwitches};
 use host::{Anchorage, Host, Point};
 
 /// The method that finds a host's place. All methods minimise the same cost from the same starts,
@@ -143,7 +143,7 @@ impl Locator<'_> {
         // The measurements are sorted, so that the rounding of sums does not depend on the order of
         // `measured`.
         known.sort_unstable();
-        let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
+        let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, rtt.as_millis_f64())).collect();
         let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
             true => self.anchorage.place(&known, solver)?,
             false => self.embedding.place_with_switches(&known).map_err(LocateError::Solver)?,
@@ -243,6 +243,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
+    use crate::gnp::distance::distance;
     use crate::gnp::{elect, fit, is_coordinate};
     use crate::model::EmbeddingEpoch;
     use crate::simulate::{Draw, Matrix};
@@ -253,7 +254,8 @@ mod tests {
         let coordinates = map.agents().values().map(|placement| placement.coordinate.as_slice());
         let anchorage = Anchorage::<9>::new(coordinates, map.dimensions, map.scale, RESTART);
         let number = |agent: &AgentId| map.agents().keys().position(|other| other == agent).unwrap();
-        let known: Vec<(usize, f64)> = measured.iter().map(|(agent, rtt)| (number(agent), millis(*rtt))).collect();
+        let known: Vec<(usize, f64)> =
+            measured.iter().map(|(agent, rtt)| (number(agent), rtt.as_millis_f64())).collect();
         anchorage.host(&known).cost(&anchorage.widen(&placed.coordinate))
     }
 
@@ -274,7 +276,7 @@ mod tests {
     /// at most `noise`.
     fn measure(map: &Embedding, host: &[f64], noise: f64, rng: &mut ChaCha8Rng) -> Vec<(AgentId, Rtt)> {
         let one = |(&agent, placement): (&AgentId, &Placement)| {
-            let true_millis = super::super::objective::distance(host, &placement.coordinate);
+            let true_millis = distance(host, &placement.coordinate);
             (agent, Rtt::try_from_millis_f64(true_millis * (1.0 + rng.random_range(-noise..=noise))).unwrap())
         };
         map.agents().iter().map(one).take(8).collect()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{AgentId, Rtt};
 
-use super::round_trip;
+use super::distance::round_trip;
 
 /// Measured round trips from agent to agent. A pair may be measured in both directions, in one,
 /// or not at all.
@@ -35,7 +35,7 @@ impl Mesh {
     /// measurement in the only measured direction.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
-            (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),
+            (Some(there), Some(back)) => Some(round_trip((there.as_millis_f64() * back.as_millis_f64()).sqrt())),
             (one, other) => one.or(other),
         }
     }

@@ -6,8 +6,8 @@
 
 use crate::model::{AgentId, Rtt};
 
+use super::distance::round_trip;
 use super::locate::host::{Anchorage, LANES, Point, squares};
-use super::round_trip;
 
 /// Number of agents found for each site.
 const NEAREST: usize = 3;

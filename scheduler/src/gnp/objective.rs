@@ -1,7 +1,9 @@
-//! The error functions that fitting and locating minimise, and the distance that they use.
+//! The error functions that fitting and locating minimise.
 //!
 //! Costs are finite for all inputs, because the simplex panics if its first step meets a NaN, and
 //! reports a later NaN as an error.
+
+use super::distance::distance;
 
 /// The cost that replaces a cost that is not finite; larger than any real cost.
 pub(super) const WORST: f64 = 1e30;
@@ -10,14 +12,9 @@ pub(super) const WORST: f64 = 1e30;
 /// linearly, so that one unusual pair cannot distort the map (Huber, "Robust estimation of a
 /// location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
-
-/// The distance between two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
-/// Absolute values of the heights are used, because the simplex may make a height negative.
-pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let dimensions = a.len().min(b.len()).saturating_sub(1);
-    let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
-    square.sqrt() + a[dimensions].abs() + b[dimensions].abs()
-}
+/// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
+/// between agents).
+const SOFTENING: f64 = 0.005;
 
 /// The relative error of GNP: `(g - d) / d` for a measured distance `d` and a computed distance
 /// `g`. The square of the relative error is Ng and Zhang's normalised error.
@@ -29,6 +26,14 @@ pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
 /// the softening `s`.
 pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
+}
+
+/// Returns the softening of log errors: the milliseconds added to both the computed and the
+/// measured distance before their logarithms are compared. Without the softening, a round trip near
+/// zero could outweigh all others. The softening is proportional to the map's scale, so that it has
+/// the same effect in networks with long distances and in networks with short ones.
+pub(super) fn softening(scale: f64) -> f64 {
+    SOFTENING * scale
 }
 
 pub(super) fn huber(error: f64) -> f64 {
@@ -96,12 +101,6 @@ pub(super) fn finite(cost: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_adds_both_heights_to_the_straight_line() {
-        assert_eq!(distance(&[0.0, 0.0, 1.0], &[3.0, 4.0, 2.0]), 8.0);
-        assert_eq!(distance(&[0.0, 0.0, -1.0], &[3.0, 4.0, 2.0]), 8.0);
-    }
 
     #[test]
     fn costs_are_finite_whatever_the_numbers() {

@@ -19,7 +19,7 @@
 use crate::model::{AgentId, Rtt};
 
 use super::fit::{FitError, Measured};
-use super::{LocateError, Mesh, RefinedSwitches, millis};
+use super::{LocateError, Mesh, RefinedSwitches};
 
 mod cloud;
 mod confirmers;
@@ -78,7 +78,7 @@ impl Refined {
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
-            .filter_map(|&(agent, rtt)| Some((*self.index.get(&agent)?, (millis(rtt) + self.softening).ln())))
+            .filter_map(|&(agent, rtt)| Some((*self.index.get(&agent)?, (rtt.as_millis_f64() + self.softening).ln())))
             .collect();
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
@@ -98,8 +98,8 @@ mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
+    use crate::gnp::distance::distance;
     use crate::gnp::fixture::{self, agent, mesh_of, rtt};
-    use crate::gnp::objective::distance;
 
     fn hosts(count: usize, seed: u64) -> Vec<Vec<f64>> {
         fixture::hosts(count, 3, seed)

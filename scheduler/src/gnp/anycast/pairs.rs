@@ -8,7 +8,8 @@
 
 use crate::model::{AgentId, Rtt};
 
-use super::super::{Mesh, millis, round_trip};
+use crate::gnp::Mesh;
+use crate::gnp::distance::round_trip;
 
 /// A pair is counted in [`ShortPairs::far_below`] if the sum of its two round trips to the host is
 /// below this share of the pair's distance.
@@ -35,8 +36,8 @@ pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> ShortPairs {
     for (i, &(a, to_a)) in measured.iter().enumerate() {
         for &(b, to_b) in &measured[..i] {
             let Some(apart) = mesh.distance(a, b) else { continue };
-            let sum = millis(to_a) + millis(to_b);
-            let ratio = ((sum + SOFTENING_MS) / (millis(apart) + SOFTENING_MS)).ln();
+            let sum = to_a.as_millis_f64() + to_b.as_millis_f64();
+            let ratio = ((sum + SOFTENING_MS) / (apart.as_millis_f64() + SOFTENING_MS)).ln();
             if ratio < 0.0 {
                 pairs.push((ratio, a.min(b), a.max(b), sum, apart));
             }
@@ -51,7 +52,7 @@ pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> ShortPairs {
         }
         used.extend([a, b]);
         short.total -= ratio;
-        short.far_below += usize::from(sum < FAR_BELOW * millis(apart));
+        short.far_below += usize::from(sum < FAR_BELOW * apart.as_millis_f64());
         short.shortest.get_or_insert(((a, b), round_trip(sum), apart));
     }
     short

@@ -21,7 +21,8 @@ use rand::{RngExt, SeedableRng};
 use crate::model::AgentId;
 use crate::model::stats::count;
 
-use super::super::{Embedding, Mesh, millis, objective};
+use crate::gnp::distance::distance;
+use crate::gnp::{Embedding, Mesh};
 
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
@@ -139,10 +140,10 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
     let expected = |landmark: &AgentId| {
         let placed = &embedding.agents()[landmark];
         let wrong = mesh.distance(agent, *landmark).map_or(0.0, |measured| {
-            let predicted = objective::distance(home, &placed.coordinate);
-            ((millis(measured) + softening) / (predicted + softening)).ln()
+            let predicted = distance(home, &placed.coordinate);
+            ((measured.as_millis_f64() + softening) / (predicted + softening)).ln()
         });
-        (objective::distance(&place, &placed.coordinate) + softening).ln() + carried * wrong
+        (distance(&place, &placed.coordinate) + softening).ln() + carried * wrong
     };
     embedding.landmarks().iter().map(expected).collect()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::model::{AgentId, Rtt};
 
-use crate::gnp::{Mesh, Nominee, millis};
+use crate::gnp::{Mesh, Nominee};
 
 const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
@@ -99,13 +99,13 @@ fn worth(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId], landmark: AgentI
             continue;
         }
         let with = if agent == landmark { Some((0.0, landmark)) } else { None };
-        let with = with.or_else(|| nearest_of(mesh, agent, landmarks, None).map(|(rtt, by)| (millis(rtt), by)));
+        let with = with.or_else(|| nearest_of(mesh, agent, landmarks, None).map(|(rtt, by)| (rtt.as_millis_f64(), by)));
         let Some((with, by)) = with else { continue };
         if agent != landmark && by == landmark {
             nearest_to += 1;
         }
         let Some((alone, _)) = nearest_of(mesh, agent, landmarks, Some(landmark)) else { continue };
-        sum += millis(alone) - with;
+        sum += alone.as_millis_f64() - with;
         counted += 1.0;
     }
     let adds = if counted > 0.0 {

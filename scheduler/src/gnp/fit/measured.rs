@@ -1,9 +1,10 @@
 //! Holds the measured distances between the agents of a fit.
 
+use crate::gnp::Mesh;
+use crate::gnp::distance::distance;
 use crate::gnp::locate::with_switches::Descent;
-use crate::gnp::objective::{Anchor, distance, relative_error, root_mean};
-use crate::gnp::{Mesh, millis, softening};
-use crate::model::AgentId;
+use crate::gnp::objective::{Anchor, relative_error, root_mean, softening};
+use crate::model::{AgentId, Rtt};
 
 use super::error::FitError;
 
@@ -29,14 +30,14 @@ impl Measured {
         }
         let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent));
         let everyone: Vec<AgentId> = landmarks.iter().copied().chain(others).collect();
-        let all = Self::of(everyone, |a, b| mesh.distance(a, b).map(millis));
+        let all = Self::of(everyone, |a, b| mesh.distance(a, b).map(Rtt::as_millis_f64));
         let joined: Vec<usize> = (0..all.agents.len()).filter(|&i| all.filled[0][i].is_finite()).collect();
         if let Some(&landmark) = landmarks.iter().find(|landmark| !joined.iter().any(|&i| all.agents[i] == **landmark))
         {
             return Err(FitError::Disconnected { landmark, first: landmarks[0] });
         }
         let agents = joined.iter().map(|&i| all.agents[i]).collect();
-        Ok(Self::of(agents, |a, b| mesh.distance(a, b).map(millis)))
+        Ok(Self::of(agents, |a, b| mesh.distance(a, b).map(Rtt::as_millis_f64)))
     }
 
     fn of(agents: Vec<AgentId>, measured: impl Fn(AgentId, AgentId) -> Option<f64>) -> Self {

@@ -19,7 +19,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
-use crate::gnp::objective::{HUBER, WORST};
+use crate::gnp::objective::{HUBER, WORST, softening};
 
 /// Number of agents in a block. Vector instructions process a block at once.
 pub(in crate::gnp) const LANES: usize = 4;
@@ -100,7 +100,7 @@ impl<const N: usize> Anchorage<N> {
             agents,
             dimensions,
             scale,
-            softening: crate::gnp::softening(scale),
+            softening: softening(scale),
             per_reach: 1.0 / (reach * reach),
             restart,
         }

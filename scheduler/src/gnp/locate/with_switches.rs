@@ -3,9 +3,8 @@
 
 use super::host::{PRIOR, PRIOR_REACH};
 use crate::gnp::PlainSwitches;
-use crate::gnp::objective::{Anchor, Loss};
+use crate::gnp::objective::{Anchor, Loss, softening};
 use crate::gnp::simplex::{SimplexError, StopRule, minimise};
-use crate::gnp::softening;
 
 /// Maximum number of anchors at which the search starts, the nearest first.
 const STARTS: usize = 9;

@@ -1,7 +1,7 @@
 //! The posterior of one site: weights the cloud's points by how well they explain the site's
 //! measurements, and computes the site's distances to all agents.
 
-use crate::gnp::round_trip;
+use crate::gnp::distance::round_trip;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 

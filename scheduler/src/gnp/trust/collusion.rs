@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::gnp::{Mesh, millis};
+use crate::gnp::Mesh;
 use crate::model::AgentId;
 use crate::model::stats::median;
 
@@ -50,14 +50,14 @@ pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, St
 
 /// Other agents' measurements of a target, in milliseconds.
 fn witnesses(mesh: &Mesh, agents: &[AgentId], target: AgentId) -> BTreeMap<AgentId, f64> {
-    agents.iter().filter_map(|&witness| Some((witness, millis(mesh.measured(witness, target)?)))).collect()
+    agents.iter().filter_map(|&witness| Some((witness, mesh.measured(witness, target)?.as_millis_f64()))).collect()
 }
 
 /// The distance that two agents report between them, in milliseconds; `None` if their measurements
 /// disagree.
 fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     let (there, back) = (mesh.measured(a, b)?, mesh.measured(b, a)?);
-    (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
+    (log_ratio(there, back).abs() <= AGREED).then_some((there.as_millis_f64() * back.as_millis_f64()).sqrt())
 }
 
 /// Returns the pair if the witnesses contradict the reported distance `claimed`. The two agents

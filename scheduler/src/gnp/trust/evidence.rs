@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::gnp::{Mesh, millis};
+use crate::gnp::Mesh;
 use crate::model::{AgentId, Rtt};
 
 use super::bias_limits::{ReportBias, TypicalSize};
@@ -29,7 +29,7 @@ pub struct TrustEvidence<'a> {
 
 /// `ln(reported / expected)`, softened.
 pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
-    ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
+    ((reported.as_millis_f64() + SOFTENING) / (expected.as_millis_f64() + SOFTENING)).ln()
 }
 
 /// The agents whose measurements are used to fit the map for a judgement.

@@ -1,6 +1,5 @@
 //! Finds agents that report round trips shorter than light in fibre allows.
 
-use crate::gnp::millis;
 use crate::model::AgentId;
 use crate::model::stats::count;
 
@@ -25,7 +24,7 @@ pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option
         rows += 1;
         let denied = evidence.mesh.measured(other, agent).is_none_or(|back| back >= least);
         if reported < least && denied {
-            broken.push((millis(reported), millis(least)));
+            broken.push((reported.as_millis_f64(), least.as_millis_f64()));
         }
     }
     let share = count(broken.len()) / count(rows.max(1));
