@@ -23,9 +23,9 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::model::{AgentId, EmbeddingEpoch};
 
+use super::locate::simplex::{SimplexError, StopRule};
 use super::locate::with_switches::{self, Descent};
 use super::objective::{Anchor, Loss, rms_relative_error, softening};
-use super::simplex::{SimplexError, StopRule};
 use super::{Embedding, Mesh, Placement, PlainSwitches};
 
 mod error;

@@ -5,10 +5,13 @@ use std::fmt::Debug;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::model::{AgentId, Rtt};
+use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 use super::distance::distance;
-use super::{Mesh, Nominee};
+use super::{Embedding, Mesh, Nominee, fit};
+
+/// The epoch of the maps that [`fitted`] returns.
+pub(super) const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(7);
 
 pub(super) fn agent<N: TryInto<i64, Error: Debug>>(number: N) -> AgentId {
     AgentId::new(number.try_into().unwrap())
@@ -38,6 +41,13 @@ pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
         }
     }
     mesh
+}
+
+/// The map of agents at these points. The first agents are landmarks, and every distance is
+/// multiplied by `factor`.
+pub(super) fn fitted(hosts: &[Vec<f64>], landmarks: usize, dimensions: usize, seed: u64, factor: f64) -> Embedding {
+    let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();
+    fit(EPOCH, &mesh_of(hosts, factor), &landmarks, dimensions, seed).unwrap()
 }
 
 /// The mesh of agents on a line, numbered from 1. `apart` is added to the distance of each pair.

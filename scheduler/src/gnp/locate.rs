@@ -6,8 +6,10 @@
 //! agents' positions that explain the measurements best, and a weak prior favours places near
 //! agents.
 
-pub(super) mod host;
+mod host;
 mod levenberg_marquardt;
+pub(super) mod nearest;
+pub(super) mod simplex;
 pub(super) mod with_switches;
 
 use std::convert::Infallible;
@@ -15,12 +17,12 @@ use std::fmt::Debug;
 
 use crate::model::{AgentId, Rtt};
 
-use self::with_switches::Descent;
-use super::nearest::{Nearest, RaggedCoordinates};
 use super::objective::{Anchor, rms_relative_error};
-use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, PlainSwitches};
 use host::{Anchorage, Host, Point};
+use nearest::{Nearest, RaggedCoordinates};
+use simplex::{SimplexError, StopRule, minimise_fixed};
+use with_switches::Descent;
 
 /// The method that finds a host's place. All methods minimise the same cost from the same starts,
 /// and predict equally well.
@@ -80,7 +82,7 @@ impl Embedding {
 
     /// Prepares this embedding for placing many hosts.
     pub fn locator(&self) -> Result<Locator<'_>, LocateError> {
-        let dimensions = self.dimensions;
+        let dimensions = self.dimensions();
         let anchorage: Box<dyn AnyAnchorage> = match dimensions {
             1 => self.anchorage::<2>(),
             2 => self.anchorage::<3>(),
@@ -94,13 +96,13 @@ impl Embedding {
             17..=MOST_DIMENSIONS => self.anchorage::<{ MOST_DIMENSIONS + 1 }>(),
             _ => return Err(LocateError::TooManyDimensions { dimensions, most: MOST_DIMENSIONS }),
         };
-        Ok(Locator { embedding: self, agents: self.agents.keys().copied().collect(), anchorage })
+        Ok(Locator { embedding: self, agents: self.agents().keys().copied().collect(), anchorage })
     }
 
     fn anchorage<const N: usize>(&self) -> Box<dyn AnyAnchorage> {
-        let coordinates = self.agents.values().map(|placement| placement.coordinate.as_slice());
+        let coordinates = self.agents().values().map(|placement| placement.coordinate.as_slice());
         let restart = (RESTART_FIT_ERRORS * self.fit_error()).powi(2).clamp(LEAST_RESTART, RESTART);
-        Box::new(Anchorage::<N>::new(coordinates, self.dimensions, self.scale, restart))
+        Box::new(Anchorage::<N>::new(coordinates, self.dimensions(), self.scale(), restart))
     }
 }
 
@@ -109,11 +111,11 @@ impl Embedding {
     /// pairs of an agent's index and a round trip in milliseconds. This method is slower than
     /// [`AnyAnchorage::place`], which supports only the default switches.
     fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
-        let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
+        let agents: Vec<&[f64]> = self.agents().values().map(|placement| placement.coordinate.as_slice()).collect();
         let anchors: Vec<Anchor<'_>> =
             measured.iter().map(|&(agent, measured)| Anchor { coordinate: agents[agent], measured }).collect();
-        let near = self.switches.prior.then_some(agents.as_slice());
-        let coordinate = with_switches::place(&anchors, near, Descent::of(self.switches, self.scale))?;
+        let near = self.switches().prior.then_some(agents.as_slice());
+        let coordinate = with_switches::place(&anchors, near, Descent::of(self.switches(), self.scale()))?;
         let fit_error = rms_relative_error(&coordinate, &anchors);
         Ok((coordinate, fit_error))
     }
@@ -131,9 +133,9 @@ pub struct Locator<'a> {
 impl Locator<'_> {
     /// Places one host, as [`Embedding::locate`] does.
     pub fn locate(&self, measured: &[(AgentId, Rtt)], solver: Solver) -> Result<Placement, LocateError> {
-        let by_landmarks = !self.embedding.switches.mesh;
+        let by_landmarks = !self.embedding.switches().mesh;
         let number = |&(agent, rtt): &(AgentId, Rtt)| {
-            let counts = !by_landmarks || self.embedding.landmarks.contains(&agent);
+            let counts = !by_landmarks || self.embedding.landmarks().contains(&agent);
             Some((self.agents.binary_search(&agent).ok().filter(|_| counts)?, rtt))
         };
         let mut known: Vec<(usize, Rtt)> = measured.iter().filter_map(number).collect();
@@ -144,18 +146,18 @@ impl Locator<'_> {
         // `measured`.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, rtt.as_millis_f64())).collect();
-        let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
+        let (coordinate, fit_error) = match self.embedding.switches() == PlainSwitches::default() {
             true => self.anchorage.place(&known, solver)?,
             false => self.embedding.place_with_switches(&known).map_err(LocateError::Solver)?,
         };
-        Ok(Placement { epoch: self.embedding.epoch, coordinate, fit_error })
+        Ok(Placement { epoch: self.embedding.epoch(), coordinate, fit_error })
     }
 
     /// Returns the three nearest agents of each site. `coordinates` is the concatenation of the
     /// sites' coordinates in this embedding. Each coordinate has one component per dimension, then
     /// the height; in milliseconds.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
-        let each = self.embedding.dimensions + 1;
+        let each = self.embedding.dimensions() + 1;
         if !coordinates.len().is_multiple_of(each) {
             return Err(RaggedCoordinates { there: coordinates.len(), each });
         }
@@ -252,7 +254,7 @@ mod tests {
 
     fn cost(map: &Embedding, measured: &[(AgentId, Rtt)], placed: &Placement) -> f64 {
         let coordinates = map.agents().values().map(|placement| placement.coordinate.as_slice());
-        let anchorage = Anchorage::<9>::new(coordinates, map.dimensions, map.scale, RESTART);
+        let anchorage = Anchorage::<9>::new(coordinates, map.dimensions(), map.scale(), RESTART);
         let number = |agent: &AgentId| map.agents().keys().position(|other| other == agent).unwrap();
         let known: Vec<(usize, f64)> =
             measured.iter().map(|(agent, rtt)| (number(agent), rtt.as_millis_f64())).collect();

@@ -80,7 +80,7 @@ impl DrawnPlaces {
     pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
         let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
-        let softening = SOFTENING * embedding.scale;
+        let softening = SOFTENING * embedding.scale();
         let one: Vec<ExpectedRtts> = (0..PLACES)
             .map(|i| {
                 let agent = agents[i % agents.len()];
@@ -128,7 +128,7 @@ impl ExpectedRtts {
 
 /// Draws a place around an agent, and returns its [`ExpectedRtts::row`].
 fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
-    let (scale, dimensions) = (embedding.scale, embedding.dimensions());
+    let (scale, dimensions) = (embedding.scale(), embedding.dimensions());
     let home = &embedding.agents()[&agent].coordinate;
     let (nearest, farthest) = DISPLACEMENT;
     let away = scale * nearest * (farthest / nearest).powf(rng.random::<f64>());

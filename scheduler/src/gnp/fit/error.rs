@@ -1,6 +1,6 @@
 //! Defines the reasons why no embedding can be fitted.
 
-use crate::gnp::simplex::SimplexError;
+use crate::gnp::locate::simplex::SimplexError;
 use crate::model::AgentId;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

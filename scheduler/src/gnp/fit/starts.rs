@@ -4,8 +4,9 @@
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
+use crate::gnp::Embedding;
+use crate::gnp::embedding::align;
 use crate::gnp::locate::with_switches::Descent;
-use crate::gnp::{Embedding, align};
 
 use super::mds;
 use super::measured::Measured;

@@ -22,17 +22,17 @@
 use crate::gnp::objective::{HUBER, WORST, softening};
 
 /// Number of agents in a block. Vector instructions process a block at once.
-pub(in crate::gnp) const LANES: usize = 4;
+pub(super) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
-pub(in crate::gnp) const PRIOR: f64 = 0.005;
+pub(super) const PRIOR: f64 = 0.005;
 /// The distance to the nearest agent beyond which the prior acts; a share of the median distance.
-pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
+pub(super) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
-pub(in crate::gnp) type Point<const N: usize> = [f64; N];
+pub(super) type Point<const N: usize> = [f64; N];
 
 /// The coordinates of four agents, stored component by component. Unused lanes contain infinity.
-pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
+pub(super) type Block<const N: usize> = [[f64; LANES]; N];
 
 fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     let block = |points: &[Point<N>]| {
@@ -57,7 +57,7 @@ fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
 
 /// The squared straight-line distances from a point to the agents of a block.
 #[inline]
-pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>) -> [f64; LANES] {
+pub(super) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>) -> [f64; LANES] {
     let mut squares = [0.0; LANES];
     for (row, &component) in block[..N - 1].iter().zip(point) {
         for lane in 0..LANES {
@@ -70,24 +70,24 @@ pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>
 
 /// The agents of an embedding, and constants derived from the embedding's scale.
 #[derive(Debug)]
-pub(in crate::gnp) struct Anchorage<const N: usize> {
+pub(super) struct Anchorage<const N: usize> {
     agents: Vec<Point<N>>,
-    pub(in crate::gnp) blocks: Vec<Block<N>>,
+    pub(super) blocks: Vec<Block<N>>,
     /// Number of dimensions in use. Further components, except the height, are zero.
-    pub(in crate::gnp) dimensions: usize,
+    pub(super) dimensions: usize,
     /// The median distance between agents, in milliseconds.
-    pub(in crate::gnp) scale: f64,
+    pub(super) scale: f64,
     softening: f64,
     /// One over the square of the prior's reach, in 1/ms².
     per_reach: f64,
     /// The cost per measurement, in squared log errors, at or above which another start is tried.
-    pub(in crate::gnp) restart: f64,
+    pub(super) restart: f64,
 }
 
 impl<const N: usize> Anchorage<N> {
     /// `agents` are the agents' coordinates: one component per dimension, then the height. `scale`
     /// is in milliseconds, `restart` in squared log errors.
-    pub(in crate::gnp) fn new<'a>(
+    pub(super) fn new<'a>(
         agents: impl Iterator<Item = &'a [f64]>,
         dimensions: usize,
         scale: f64,
@@ -106,13 +106,13 @@ impl<const N: usize> Anchorage<N> {
         }
     }
 
-    pub(in crate::gnp) fn widen(&self, coordinate: &[f64]) -> Point<N> {
+    pub(super) fn widen(&self, coordinate: &[f64]) -> Point<N> {
         widen(coordinate, self.dimensions)
     }
 
     /// Builds a host from its measurements: pairs of an agent's index and a round trip in
     /// milliseconds.
-    pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
+    pub(super) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
                 Anchors { at: [[0.0; LANES]; N], measured: [1.0; LANES], log: [0.0; LANES], count: four.len() };
@@ -177,7 +177,7 @@ struct Errors {
 
 /// The distances from which the cost of a place is computed.
 #[derive(Debug)]
-pub(in crate::gnp) struct View {
+pub(super) struct View {
     errors: Vec<Errors>,
     /// The index of the nearest agent.
     nearest: usize,
@@ -215,8 +215,8 @@ impl<const N: usize> Anchors<N> {
 }
 
 #[derive(Debug)]
-pub(in crate::gnp) struct Host<'a, const N: usize> {
-    pub(in crate::gnp) anchorage: &'a Anchorage<N>,
+pub(super) struct Host<'a, const N: usize> {
+    pub(super) anchorage: &'a Anchorage<N>,
     anchors: Vec<Anchors<N>>,
     /// Pairs of an agent's index and a round trip in milliseconds.
     measured: Vec<(usize, f64)>,
@@ -225,10 +225,10 @@ pub(in crate::gnp) struct Host<'a, const N: usize> {
 /// A quadratic upper bound of the cost that equals the cost at one place. The fields are half the
 /// gradient and half the second derivative of the bound.
 #[derive(Debug)]
-pub(in crate::gnp) struct Model<const N: usize> {
-    pub(in crate::gnp) gradient: [f64; N],
+pub(super) struct Model<const N: usize> {
+    pub(super) gradient: [f64; N],
     /// Only the lower triangle is used.
-    pub(in crate::gnp) curvature: [[f64; N]; N],
+    pub(super) curvature: [[f64; N]; N],
 }
 
 impl<const N: usize> Default for Model<N> {
@@ -240,14 +240,14 @@ impl<const N: usize> Default for Model<N> {
 impl<const N: usize> Host<'_, N> {
     /// The cost of a place; always finite.
     #[inline]
-    pub(in crate::gnp) fn cost(&self, point: &Point<N>) -> f64 {
+    pub(super) fn cost(&self, point: &Point<N>) -> f64 {
         let sum = self.anchors.iter().map(|one| one.loss(&one.errors(point, self.anchorage.softening))).sum();
         self.with_prior(sum, self.anchorage.nearest(point).1)
     }
 
     /// Returns the cost of a place, and stores the place's distances and errors in `view`.
     #[inline]
-    pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
+    pub(super) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
         for (anchors, errors) in self.anchors.iter().zip(&mut view.errors) {
             *errors = anchors.errors(point, self.anchorage.softening);
@@ -264,7 +264,7 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// Returns a buffer for [`Host::examine`].
-    pub(in crate::gnp) fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         View { errors: vec![Errors::default(); self.anchors.len()], nearest: 0, square: 0.0 }
     }
 
@@ -278,7 +278,7 @@ impl<const N: usize> Host<'_, N> {
     /// - The straight-line part `l` of the distance `g` has a kink at an anchor. If `g` exceeds the
     ///   measurement, so that `e` is positive, `l` is bounded by a quadratic of the weight
     ///   `w e / (g l)` (Weiszfeld). Without this bound, every step would overshoot a near anchor.
-    pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
+    pub(super) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.anchorage.agents[view.nearest];
         let mut round = PRIOR * self.anchorage.per_reach / (1.0 + view.square * self.anchorage.per_reach);
@@ -313,13 +313,13 @@ impl<const N: usize> Host<'_, N> {
         }
     }
 
-    pub(in crate::gnp) fn anchors(&self) -> f64 {
+    pub(super) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
     /// The points of the `K` agents that explain the measurements best, with new heights, the best
     /// first. If there are fewer than `K` agents, the best start fills the other entries.
-    pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
+    pub(super) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
         for (index, block) in self.anchorage.blocks.iter().enumerate() {
@@ -385,7 +385,7 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// Root mean square of the relative errors at a place.
-    pub(in crate::gnp) fn fit_error(&self, point: &Point<N>) -> f64 {
+    pub(super) fn fit_error(&self, point: &Point<N>) -> f64 {
         let mut sum = 0.0;
         for anchors in &self.anchors {
             let squares = squares(point, &anchors.at);

@@ -2,9 +2,9 @@
 //! is many times faster than this module, but supports only the default switches.
 
 use super::host::{PRIOR, PRIOR_REACH};
+use super::simplex::{SimplexError, StopRule, minimise};
 use crate::gnp::PlainSwitches;
 use crate::gnp::objective::{Anchor, Loss, softening};
-use crate::gnp::simplex::{SimplexError, StopRule, minimise};
 
 /// Maximum number of anchors at which the search starts, the nearest first.
 const STARTS: usize = 9;

@@ -17,7 +17,7 @@ use nalgebra::{DMatrix, SVD};
 use crate::model::AgentId;
 use crate::model::stats::count;
 
-use super::Embedding;
+use super::{Embedding, Placement};
 
 /// The relative tolerance of the singular value decomposition.
 const PRECISION: f64 = 1e-12;
@@ -26,7 +26,7 @@ const MOST_STEPS: usize = 1000;
 
 /// Converts a coordinate to another number of dimensions: drops excess components, sets missing
 /// components to zero, and keeps the height.
-pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
+pub(in crate::gnp) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     let (height, position) =
         coordinate.split_last().map_or((0.0, coordinate), |(height, position)| (*height, position));
     let mut changed: Vec<f64> = position.iter().copied().chain(std::iter::repeat(0.0)).take(dimensions).collect();
@@ -103,7 +103,7 @@ impl Embedding {
     /// by at most this amount.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
-        let moved = |(agent, placement): (&AgentId, &super::Placement)| {
+        let moved = |(agent, placement): (&AgentId, &Placement)| {
             let old = in_dimensions(&former.placement(*agent)?.coordinate, dimensions);
             let new = in_dimensions(&placement.coordinate, dimensions);
             let square: f64 = new.iter().zip(&old).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
@@ -128,10 +128,10 @@ mod tests {
     use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
 
-    use super::super::distance::distance;
-    use super::super::fixture::rtt;
-    use super::super::{Mesh, Placement, PlainSwitches, fit, fit_with};
     use super::*;
+    use crate::gnp::distance::distance;
+    use crate::gnp::fixture::rtt;
+    use crate::gnp::{Mesh, PlainSwitches, fit, fit_with};
     use crate::model::EmbeddingEpoch;
 
     const DIMENSIONS: usize = 3;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::gnp::mesh::Mesh;
 use crate::model::stats::median;
 use crate::model::{AgentId, Rtt};
 
-use super::{Embedding, Mesh};
+use super::Embedding;
 
 /// An agent is suspect if its median error exceeds both limits: this multiple of the median of all
 /// agents' median errors, and [`STANDS_OUT_ABOVE`].
@@ -125,9 +126,9 @@ impl Quality {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{agent, rtt};
-    use super::super::{Placement, fit};
     use super::*;
+    use crate::gnp::fixture::{agent, rtt};
+    use crate::gnp::{Placement, fit};
     use crate::model::EmbeddingEpoch;
 
     /// Eight agents on a line, 10 ms apart, and a ninth with a measurement to only one of them.

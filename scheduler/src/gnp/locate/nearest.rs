@@ -4,10 +4,10 @@
 //! Four agents are processed at a time, and square roots are computed only if one of the four may
 //! be among the nearest. The search is single-threaded, so callers split the sites among threads.
 
+use crate::gnp::distance::round_trip;
 use crate::model::{AgentId, Rtt};
 
-use super::distance::round_trip;
-use super::locate::host::{Anchorage, LANES, Point, squares};
+use super::host::{Anchorage, LANES, Point, squares};
 
 /// Number of agents found for each site.
 const NEAREST: usize = 3;

@@ -8,21 +8,21 @@ use argmin::solver::neldermead::NelderMead;
 use nalgebra::allocator::Allocator;
 use nalgebra::{DVector, DefaultAllocator, Dim, OVector, SVector};
 
-use super::objective::{WORST, finite};
+use crate::gnp::objective::{WORST, finite};
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StopRule {
+pub(in crate::gnp) struct StopRule {
     /// Maximum number of steps.
-    pub(super) steps: u64,
+    pub(in crate::gnp) steps: u64,
     /// A run has converged if the standard deviation of the cost over the simplex's corners is
     /// below this share of the cost at the start.
-    pub(super) tolerance: f64,
+    pub(in crate::gnp) tolerance: f64,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Minimum {
+pub(in crate::gnp) struct Minimum {
     /// The best point found; its cost never exceeds the cost at the start.
-    pub(super) point: Vec<f64>,
+    pub(in crate::gnp) point: Vec<f64>,
 }
 
 /// The solver failed, which should not happen with a finite cost.
@@ -51,7 +51,7 @@ where
 
 /// Minimises `cost` from `start`. The corners of the first simplex are `start` and, for each axis,
 /// the point `start` shifted by `step` along this axis.
-pub(super) fn minimise(
+pub(in crate::gnp) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
     step: f64,
@@ -68,7 +68,7 @@ pub(super) fn minimise(
 
 /// Does the same as [`minimise`], for points on the stack whose length is known at compile time.
 /// Moves only along `axes`. The returned cost never exceeds the cost of `start`.
-pub(super) fn minimise_fixed<const N: usize>(
+pub(in crate::gnp) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],
     axes: impl Iterator<Item = usize>,
