@@ -15,6 +15,7 @@ from pathlib import Path
 CRATES = ["proto/src", "scheduler/src", "agent/src", "tests/src"]
 USE = re.compile(r"(?:^|(?<=[;{}\s]))(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 DEFINITION = re.compile(r"\b(?:struct|enum|trait|type|const|static|fn|union|macro_rules!)\s+(\w+)")
+MODULE = re.compile(r"\bmod\s+\w+;")
 WORD = re.compile(r"\w+")
 PATH = re.compile(r"\b(?:\w+::)+\w+")
 
@@ -70,7 +71,7 @@ class Crate:
         self.names, imports = {}, {}
         for module, text in code.items():
             self.names[module], imports[module] = {}, []
-            body = set(WORD.findall(USE.sub("", text)))
+            body = set(WORD.findall(MODULE.sub("", USE.sub("", text))))
             for passed_on, tree in USE.findall(text):
                 for name, segments in imported(re.sub(r"\s+", " ", tree)):
                     self.names[module][name] = segments
