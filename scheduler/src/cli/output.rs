@@ -21,8 +21,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 pub(crate) use self::cells::{
-    bytes_cell, count_cell, counted, fetched, float_cell, level_cell, millis_cell, more, number, share_cell, size_cell,
-    span, span_cell, text_cell, yes_cell,
+    bytes_cell, count_cell, counted, fetched, float_cell, level_cell, millis_cell, more, number, relative, share_cell,
+    size_cell, span, span_cell, text_cell, yes_cell,
 };
 use self::table::Table;
 pub(crate) use self::table::{Column, Row, TextLines, Tone, WideFlag};

@@ -13,9 +13,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::ConnectionArgs;
 use super::connection::{Away, Client};
-use super::output::view::relative;
-use super::output::{Format, FormatArgs, ShowFormatArgs};
-use super::output::{Row, View};
+use super::output::{Format, FormatArgs, Row, ShowFormatArgs, View, relative};
 use crate::app::exit::{self, print, sentence, usage};
 use crate::machine::clock::now;
 

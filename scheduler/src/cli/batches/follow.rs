@@ -16,8 +16,7 @@ use tonic::Status;
 use crate::app::exit::{self, print};
 use crate::cli::connection::{self, Client};
 use crate::cli::output::progress::Bar;
-use crate::cli::output::view::relative;
-use crate::cli::output::{counted, fetched, number};
+use crate::cli::output::{counted, fetched, number, relative};
 use crate::machine::clock::now;
 
 /// Maximum number of consecutive attempts to open a broken stream again, if no attempt receives a

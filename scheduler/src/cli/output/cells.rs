@@ -1,7 +1,12 @@
-//! The texts of cells: numbers, durations, sizes and counts, as tables show them.
+//! The texts of cells: numbers, times, durations, sizes and counts, as tables show them.
 
+use chrono::{DateTime, TimeDelta, Utc};
 use landfall_proto::json::milliseconds;
 use prost_types::Duration;
+
+/// Times up to this far in the future are shown as past, because the scheduler's clock may be ahead
+/// of this machine's.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// A line below a table that states how many rows a limit omitted; empty if none.
 pub(crate) fn more(more: u64) -> String {
@@ -35,6 +40,28 @@ pub(crate) fn span(seconds: f64) -> String {
         ..360_000.0 => format!("{:.1} h", seconds / 3_600.0),
         _ => format!("{:.1} days", seconds / 86_400.0),
     }
+}
+
+/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the
+/// number small.
+pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let passed = now - time;
+    if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
+        return "now".to_owned();
+    }
+    // Future times are rounded, not truncated, so that a new token that is valid for a day
+    // ends "in 24 h".
+    let (seconds, half) = match passed.num_seconds() {
+        seconds @ 0.. => (seconds, 0),
+        seconds => (seconds.saturating_neg(), 1),
+    };
+    let length = match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", (seconds + 30 * half) / 60),
+        7_200..172_800 => format!("{} h", (seconds + 1_800 * half) / 3_600),
+        _ => format!("{} d", (seconds + 43_200 * half) / 86_400),
+    };
+    if half == 0 { format!("{length} ago") } else { format!("in {length}") }
 }
 
 /// Formats a share from 0 to 1 for a table, in per cent.
@@ -97,6 +124,26 @@ fn dash() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_read_as_a_person_says_them() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(30);
+        let said = |seconds| relative(now - TimeDelta::seconds(seconds), now);
+        for (seconds, expected) in [
+            (0, "now"),
+            (3, "3 s ago"),
+            (119, "119 s ago"),
+            (121, "2 min ago"),
+            (7_199, "119 min ago"),
+            (7_200, "2 h ago"),
+            (2 * 86_400, "2 d ago"),
+            (-4, "now"),
+            (-23 * 3_600, "in 23 h"),
+            (1 - 86_400, "in 24 h"),
+        ] {
+            assert_eq!(said(seconds), expected);
+        }
+    }
 
     #[test]
     fn durations_and_sizes_read_well() {

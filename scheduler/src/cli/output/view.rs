@@ -1,20 +1,19 @@
-//! How an answer is formatted for people: texts that fit the line width, and relative times.
+//! How an answer is formatted for people: texts that fit the line width.
 //!
 //! No line is wider than the terminal, or than 100 characters without a terminal. With `--wide`,
 //! nothing is cut, and times are printed in full.
 
-use chrono::{DateTime, Local, TimeDelta, Utc};
+use chrono::{DateTime, Local, Utc};
 use console::measure_text_width;
 use landfall_proto::json::{moment, rfc3339};
 use prost_types::Timestamp;
+
+use super::cells::relative;
 
 /// Line width if there is no terminal.
 pub(super) const COLUMNS: usize = 100;
 /// Maximum width of the label at the start of a line, including the blanks after it.
 const LONGEST_LABEL: usize = 24;
-/// Times up to this far in the future are shown as past, because the scheduler's clock may be ahead
-/// of this machine's.
-const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// How an answer is formatted.
 #[derive(Debug, Clone, Copy)]
@@ -73,28 +72,6 @@ impl View {
         let line = format!("{label}{}", printable(text));
         if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
     }
-}
-
-/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the
-/// number small.
-pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
-    let passed = now - time;
-    if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
-        return "now".to_owned();
-    }
-    // Future times are rounded, not truncated, so that a new token that is valid for a day
-    // ends "in 24 h".
-    let (seconds, half) = match passed.num_seconds() {
-        seconds @ 0.. => (seconds, 0),
-        seconds => (seconds.saturating_neg(), 1),
-    };
-    let length = match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", (seconds + 30 * half) / 60),
-        7_200..172_800 => format!("{} h", (seconds + 1_800 * half) / 3_600),
-        _ => format!("{} d", (seconds + 43_200 * half) / 86_400),
-    };
-    if half == 0 { format!("{length} ago") } else { format!("in {length}") }
 }
 
 /// Replaces control characters, so that text from other machines cannot control the terminal.
@@ -167,24 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn times_read_as_a_person_says_them() {
-        let now = DateTime::UNIX_EPOCH + TimeDelta::days(30);
-        let said = |seconds| relative(now - TimeDelta::seconds(seconds), now);
-        for (seconds, expected) in [
-            (0, "now"),
-            (3, "3 s ago"),
-            (119, "119 s ago"),
-            (121, "2 min ago"),
-            (7_199, "119 min ago"),
-            (7_200, "2 h ago"),
-            (2 * 86_400, "2 d ago"),
-            (-4, "now"),
-            (-23 * 3_600, "in 23 h"),
-            (1 - 86_400, "in 24 h"),
-        ] {
-            assert_eq!(said(seconds), expected);
-        }
-        let time = Timestamp { seconds: now.timestamp(), nanos: 0 };
+    fn times_are_full_if_wide_and_dashes_if_timeless() {
+        let time = Timestamp { seconds: 30 * 86_400, nanos: 0 };
         assert_eq!(view(true, 100).when(Some(time)), "1970-01-31T00:00:00.000Z");
         assert_eq!(View { timeless: true, ..view(true, 100) }.when(Some(time)), "-");
     }
