@@ -5,7 +5,8 @@ use tokio_util::sync::CancellationToken;
 use super::identity::Identity;
 use crate::Scheduler;
 
-pub(super) mod batch_removal;
+mod agent_tags;
+mod batch_removal;
 mod batch_watch;
 pub(super) mod convert;
 pub(super) mod embeddings;

@@ -20,6 +20,8 @@ const STANDS_OUT_ABOVE: f64 = 0.1;
 /// Minimum number of distances for judging an agent. With fewer distances, the agent's median error
 /// depends more on the other agents' errors than on its own.
 const FEWEST_TO_JUDGE: usize = 4;
+/// Maximum number of pairs listed: those that the embedding fits worst.
+const WORST_PAIRS: usize = 10;
 
 /// A measured pair and its prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,6 +96,11 @@ impl Quality {
     /// The measured pairs, greatest error first.
     pub fn residuals(&self) -> &[Residual] {
         &self.residuals
+    }
+
+    /// The measured pairs that operators see: the few that the embedding fits worst, worst first.
+    pub fn worst_pairs(&self) -> &[Residual] {
+        &self.residuals[..self.residuals.len().min(WORST_PAIRS)]
     }
 
     /// All placed agents, in the order of identifiers.

@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::store::batches::Batch;
+use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::batches::removal::{self, RemovalStep, TaskPosition};
 use crate::{Scheduler, store};
 
+use super::named;
 use crate::grpc::errors;
 
 /// The pause after a step that removed tasks. A step takes tens of milliseconds, so the pause
@@ -21,7 +23,7 @@ const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 
 /// A batch that is being removed.
-pub(in crate::grpc) struct Removal {
+pub(super) struct Removal {
     scheduler: Scheduler,
     shutdown: CancellationToken,
     batch: Batch,
@@ -34,13 +36,30 @@ pub(in crate::grpc) struct Removal {
 }
 
 impl Removal {
-    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken, batch: Batch, tasks: u64) -> Self {
+    /// Marks the batch with this name as being removed. If `cancel` is true, cancels its tasks first.
+    pub(super) async fn begin(
+        scheduler: Scheduler,
+        shutdown: CancellationToken,
+        batch: &str,
+        cancel: bool,
+    ) -> Result<Self, Status> {
+        let mut tx = store::begin(&scheduler.pool).await?;
+        let batch = named::exact_batch(&mut tx, batch).await?;
+        let agents = if cancel {
+            cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
+        } else {
+            Vec::new()
+        };
+        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await?;
+        store::commit(tx).await?;
+        tracing::info!(batch = batch.name, tasks, "a batch is being removed");
+        scheduler.wakes.wake_agents(agents);
         let (removed, place, rest) = (0, TaskPosition::default(), Duration::ZERO);
-        Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
+        Ok(Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false })
     }
 
     /// Sends one message at once, and one more after each step of the removal.
-    pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
+    pub(super) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;
             if removal.begun

@@ -16,12 +16,10 @@ use crate::store::batches::{self, Progress};
 use crate::throughput::Estimate;
 
 use super::convert::sites as convert;
+use super::remaining_time::WATCH_PATIENCE;
 
 /// Interval between two messages of `watch_batch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Time that `watch_batch` waits for a new estimate of the remaining time before it sends the
-/// previous estimate.
-const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 
 /// One operator who follows the progress of one batch.
 pub(in crate::grpc) struct BatchWatch {

@@ -20,7 +20,7 @@ use crate::store::{self, leases, settings};
 use super::convert::enrolments::{self as enrolment_messages, MOST_ENROLMENTS};
 use super::convert::filters::{self, Places};
 use super::convert::{fleet as convert, landmarks as landmark_messages, reports, timestamp};
-use super::named;
+use super::{agent_tags, named};
 use crate::grpc::identity::Identity;
 use crate::grpc::{auth, errors};
 
@@ -212,14 +212,7 @@ impl FleetService for FleetDesk {
 
     async fn tag_agent(&self, request: Request<v1::TagAgentRequest>) -> Result<Response<v1::TagAgentResponse>, Status> {
         let v1::TagAgentRequest { name, add, remove } = request.into_inner();
-        let add = convert::tags("add", &add)?;
-        let remove = convert::tags("remove", &remove)?;
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let found = agents::lock_tags(&mut tx, &name).await?;
-        let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, &name).await) };
-        let tags = convert::retagged(tags, add, &remove)?;
-        agents::set_tags(&mut tx, agent, &tags).await?;
-        store::commit(tx).await?;
+        let tags = agent_tags::change(&self.scheduler.pool, &name, &add, &remove).await?;
         tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::TagAgentResponse { tags }))
@@ -373,7 +366,7 @@ async fn known<T>(conn: &mut PgConnection, changed: Result<T, DrainError>) -> Re
 
 async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
     let landmarks = landmarks::list(conn).await?;
-    let dimensions = settings::dimensions(conn).await?;
+    let dimensions = landmark_choice::dimensions_of_next_fit(landmarks.len(), settings::dimensions(conn).await?);
     let embedding = embeddings::latest(conn).await?;
     let fleet = agents::list(conn).await?;
     Ok(Response::new(landmark_messages::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))

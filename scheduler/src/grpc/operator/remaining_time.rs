@@ -28,6 +28,14 @@ const LEAST_PAUSE: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 2;
 /// Time after which a batch is forgotten if no caller has asked about it.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// Time that `show_status` waits for the estimates of batches about which no caller has asked
+/// recently.
+pub(super) const STATUS_PATIENCE: Duration = Duration::from_millis(50);
+/// Time that `show_batch` waits for an estimate. This is long enough for a batch of a million
+/// sites.
+pub(super) const SHOW_PATIENCE: Duration = Duration::from_secs(30);
+/// Time that `watch_batch` waits for a new estimate before it sends the previous estimate.
+pub(super) const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The newest estimate of each batch that a caller has asked about.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Implements the operators' gRPC service for sites and batches.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use futures_util::Stream;
 use landfall_proto::v1;
@@ -18,7 +17,7 @@ use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::store;
 use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::batches::submissions::{self, SubmitError};
-use crate::store::batches::{self, BatchFilter, constraints, removal};
+use crate::store::batches::{self, BatchFilter, constraints};
 use crate::store::measurements::{orders, resolved_addresses};
 use crate::store::reports::explain;
 use crate::store::sites::open_circuits::{self, CircuitFilter};
@@ -30,15 +29,13 @@ use super::batch_watch::BatchWatch;
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{explain as explained, sites as convert, timestamp, whole};
 use super::named::{self, Unknown};
+use super::remaining_time::SHOW_PATIENCE;
 use super::submissions::{check_strategy, receive};
 
 /// Maximum size of a request in bytes. This is enough for ten thousand names of maximum length.
 const MAX_MESSAGE: usize = 4 << 20;
 /// Maximum number of listed sites with an open circuit.
 const CIRCUITS_AT_MOST: u64 = 1000;
-/// Time that `show_batch` waits for an estimate. This is long enough for a batch of a million
-/// sites.
-const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub(crate) struct SiteDesk {
@@ -174,18 +171,7 @@ impl SiteService for SiteDesk {
         request: Request<v1::RemoveBatchRequest>,
     ) -> Result<Response<Self::RemoveBatchStream>, Status> {
         let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let batch = named::exact_batch(&mut tx, &batch).await?;
-        let agents = if cancel {
-            cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
-        } else {
-            Vec::new()
-        };
-        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await?;
-        store::commit(tx).await?;
-        tracing::info!(batch = batch.name, tasks, "a batch is being removed");
-        self.scheduler.wakes.wake_agents(agents);
-        let removal = Removal::new(self.scheduler.clone(), self.shutdown.clone(), batch, tasks);
+        let removal = Removal::begin(self.scheduler.clone(), self.shutdown.clone(), &batch, cancel).await?;
         Ok(Response::new(Box::pin(removal.messages())))
     }
 

@@ -1,7 +1,5 @@
 //! Implements the operators' gRPC service that shows the state of the whole system.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use landfall_proto::v1;
 use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServer};
@@ -14,14 +12,13 @@ use crate::store;
 use crate::store::reports::status;
 
 use super::convert::InvalidField;
+use super::remaining_time::STATUS_PATIENCE;
 
 /// Maximum size of a request in bytes. Every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 /// Default and maximum number of batches shown.
 const BATCHES: u32 = 20;
 const MOST_BATCHES: u32 = 1_000;
-/// Time to wait for the estimates of batches about which no caller has asked recently.
-const ESTIMATE_PATIENCE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]
 pub(crate) struct StatusDesk {
@@ -39,14 +36,14 @@ impl StatusDesk {
     }
 
     /// The state of the system, with at most `batches` batches. The batches have estimates only if
-    /// `estimated` is set. The call then waits up to [`ESTIMATE_PATIENCE`] for missing estimates.
+    /// `estimated` is set. The call then waits up to [`STATUS_PATIENCE`] for missing estimates.
     pub(crate) async fn read(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
         let Scheduler { pool, estimates, .. } = &self.scheduler;
         let mut tx = store::begin_snapshot(pool).await?;
         let mut status = status::read(&mut tx, batches).await?;
         drop(tx);
         if estimated {
-            let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, ESTIMATE_PATIENCE));
+            let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, STATUS_PATIENCE));
             let estimated = join_all(estimated).await;
             for (batch, estimate) in status.batches.iter_mut().zip(estimated) {
                 batch.estimate = estimate.flatten();

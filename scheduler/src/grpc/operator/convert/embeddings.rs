@@ -12,8 +12,6 @@ use crate::store::embeddings::Epoch;
 
 use super::{InvalidField, bounded, count, duration, rtt, timestamp};
 
-/// Maximum number of pairs shown: those that the embedding fits worst.
-const WORST: usize = 10;
 /// Default time limit for waiting for a fit. A fit of a few hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -85,7 +83,7 @@ impl Names {
         v1::ShowEmbeddingResponse {
             epoch: Some(epoch.into()),
             landmarks: embedding.landmarks().iter().map(|&landmark| self.name(landmark)).collect(),
-            worst: quality.residuals().iter().take(WORST).map(residual).collect(),
+            worst: quality.worst_pairs().iter().map(residual).collect(),
             suspects: errors(quality.suspects()),
             low_confidence: errors(quality.low_confidence()),
             mesh_error_now: quality.median_error(),

@@ -27,20 +27,6 @@ pub(in crate::grpc) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>
     constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
 }
 
-/// Adds the tags `add` and removes the tags `remove`; rejects a tag that is in both.
-pub(in crate::grpc) fn retagged(
-    mut tags: Vec<String>,
-    add: Vec<String>,
-    remove: &[String],
-) -> Result<Vec<String>, InvalidField> {
-    if let Some(both) = add.iter().find(|tag| remove.contains(tag)) {
-        return Err(InvalidField::new("remove", format!("the tag '{both}' cannot be both added and removed")));
-    }
-    tags.retain(|tag| !remove.contains(tag));
-    tags.extend(add);
-    self::tags("add", &tags)
-}
-
 /// The error for a request that must name two different agents but names the same agent twice.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two different agents"))

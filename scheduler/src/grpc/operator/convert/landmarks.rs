@@ -3,7 +3,7 @@
 use landfall_proto::v1;
 use url::Url;
 
-use crate::gnp::{Coverage, Diversity, Embedding, LandmarkWorth, default_dimensions};
+use crate::gnp::{Coverage, Diversity, Embedding, LandmarkWorth};
 use crate::grpc::landmark_choice::ExplainedLandmarks;
 use crate::model::AgentId;
 use crate::store::agents::Agent;
@@ -29,17 +29,16 @@ pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
 
-/// The message about the landmarks, with their states and the embedding that uses them.
+/// The message about the landmarks, with their states, the dimensions and the embedding that uses
+/// them.
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
     fleet: &[Agent],
-    dimensions: Option<u32>,
+    dimensions: u32,
     embedding: Option<&Embedding>,
 ) -> v1::ListLandmarksResponse {
-    let default = count(default_dimensions(landmarks.len()));
-    let most = count(landmarks.len().saturating_sub(1));
     v1::ListLandmarksResponse {
-        dimensions: dimensions.unwrap_or(default).min(most),
+        dimensions,
         landmarks: landmarks.into_iter().map(|one| landmark(one, fleet)).collect(),
         epoch: embedding.map_or(0, |embedding| embedding.epoch().get()),
         fit_error: embedding.map_or(0.0, Embedding::fit_error),
