@@ -27,10 +27,11 @@ use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Mesh};
-use crate::model::geo::{Position, great_circle_km, least_round_trip};
+use crate::model::geo::Position;
 
 mod addresses;
 mod evidence;
+mod light;
 mod pairs;
 mod places;
 
@@ -137,8 +138,10 @@ impl AnycastDetector {
         let mut doubt = 1.0;
         let mut evidence = Vec::new();
         let mut suspect = false;
-        if let Some(light) = self.light(&once) {
-            doubt = 0.0;
+        let placed = |one: &Observation| Some((one.landmark, one.rtt, *self.positions.get(&one.landmark)?));
+        let placed: Vec<(AgentId, Rtt, Position)> = once.values().filter_map(placed).collect();
+        if let Some((confidence, light)) = light::evidence(&placed) {
+            doubt *= 1.0 - confidence;
             suspect = true;
             evidence.push(light);
         }
@@ -153,28 +156,6 @@ impl AnycastDetector {
             evidence.push(differ);
         }
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
-    }
-
-    /// Compares the sum of two landmarks' round trips to the host with the time that light needs
-    /// for a round trip between the landmarks. Returns the evidence of the pair of landmarks whose
-    /// sum is farthest below the time that light needs; `None` if no pair's sum is too short.
-    fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
-        let placed: Vec<(&Observation, Position)> =
-            seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
-        let pairs = placed.iter().enumerate().flat_map(|(i, a)| placed[..i].iter().map(move |b| (b, a)));
-        let short = pairs.filter_map(|((a, at), (b, bt))| {
-            let sum = a.rtt.as_duration() + b.rtt.as_duration();
-            let least = least_round_trip(*at, *bt);
-            let sum_rtt = Rtt::try_new(sum).ok()?;
-            let evidence = AnycastEvidence::Light {
-                pair: (a.landmark, b.landmark),
-                sum: sum_rtt,
-                way_km: great_circle_km(*at, *bt),
-                least_ms: least.as_secs_f64() * 1e3,
-            };
-            (sum < least).then(|| (least.saturating_sub(sum), evidence))
-        });
-        short.max_by_key(|(short, _)| *short).map(|(_, evidence)| evidence)
     }
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {

@@ -32,6 +32,7 @@ mod error;
 pub(super) mod mds;
 mod measured;
 pub(super) mod rejection;
+mod shortest_chains;
 mod starts;
 
 pub use error::FitError;

@@ -10,6 +10,7 @@ mod host;
 mod levenberg_marquardt;
 pub(super) mod nearest;
 pub(super) mod simplex;
+mod starts;
 pub(super) mod with_switches;
 
 use std::convert::Infallible;

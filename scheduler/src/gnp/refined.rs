@@ -14,12 +14,12 @@
 //! - [`held_out`]: locates agents as if they were sites, to choose the constants of the kriging;
 //! - [`penalty`]: the penalty added to predictions that are compared with measurements;
 //! - [`cloud`]: the possible points of a site;
-//! - [`posterior`]: the weights of the points, and the predictions.
+//! - [`posterior`]: the measurements of a site, the weights of the points, and the predictions.
 
-use crate::model::{AgentId, Rtt};
+use crate::model::AgentId;
 
 use super::fit::{FitError, Measured};
-use super::{LocateError, Mesh, RefinedSwitches};
+use super::{Mesh, RefinedSwitches};
 
 mod cloud;
 mod confirmers;
@@ -42,8 +42,6 @@ pub use posterior::{Posterior, Prediction};
 /// Points per cloud. Four times as many points change the median error of predictions by less than
 /// 2 %.
 const PARTICLES: usize = 3_000;
-/// Maximum number of measurements used per site, nearest first, to bound the work per site.
-const MOST_MEASUREMENTS: usize = 64;
 
 impl Refined {
     /// Builds the map of all agents that a chain of measurements connects to the landmarks. Equal
@@ -72,25 +70,6 @@ impl Refined {
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
     }
-
-    /// Predicts the distances from one site to all agents from the site's measurements. Any located
-    /// agent, not only a landmark, may have measured the site.
-    pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
-        let mut known: Vec<(usize, f64)> = measured
-            .iter()
-            .filter_map(|&(agent, rtt)| Some((*self.index.get(&agent)?, (rtt.as_millis_f64() + self.softening).ln())))
-            .collect();
-        if known.is_empty() {
-            return Err(LocateError::NothingMeasured { measured: measured.len() });
-        }
-        // The measurements are sorted, and only one per agent is kept, so that the result does not
-        // depend on the order of `measured`.
-        known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        known.dedup_by_key(|(agent, _)| *agent);
-        known.sort_by(|a, b| a.1.total_cmp(&b.1));
-        known.truncate(MOST_MEASUREMENTS);
-        Ok(Posterior::of(self, &known))
-    }
 }
 
 #[cfg(test)]
@@ -98,8 +77,10 @@ mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
+    use crate::gnp::LocateError;
     use crate::gnp::distance::distance;
     use crate::gnp::fixture::{self, agent, mesh_of, rtt};
+    use crate::model::Rtt;
 
     fn hosts(count: usize, seed: u64) -> Vec<Vec<f64>> {
         fixture::hosts(count, 3, seed)

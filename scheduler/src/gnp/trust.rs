@@ -38,6 +38,7 @@ mod claim;
 mod collusion;
 mod evidence;
 mod finding;
+mod jury;
 mod light;
 pub mod release;
 #[cfg(test)]
@@ -312,7 +313,7 @@ impl<'a> TrustEvaluation<'a> {
         let landmarks: Vec<AgentId> =
             self.evidence.landmarks.iter().copied().filter(|landmark| !self.aside.contains(landmark)).collect();
         let mesh = self.evidence.mesh.without_reports_of(&self.aside);
-        let mesh = mesh.among(&evidence::jury(&landmarks, &mesh));
+        let mesh = mesh.among(&jury::choose(&landmarks, &mesh));
         fit(JUDGED, &mesh, &landmarks, default_dimensions(landmarks.len()), SEED).ok()
     }
 

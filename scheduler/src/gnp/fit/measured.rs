@@ -7,6 +7,7 @@ use crate::gnp::objective::{Anchor, relative_error, root_mean, softening};
 use crate::model::{AgentId, Rtt};
 
 use super::error::FitError;
+use super::shortest_chains;
 
 /// The agents that a chain of measurements connects to the landmarks, landmarks first, and their
 /// distances in milliseconds.
@@ -45,7 +46,7 @@ impl Measured {
             agents.iter().enumerate().filter_map(|(j, &b)| Some((j, measured(a, b)?))).collect()
         };
         let rows: Vec<_> = agents.iter().map(row).collect();
-        let filled = shortest_chains(&rows);
+        let filled = shortest_chains::fill(&rows);
         Self { agents, rows, filled }
     }
 
@@ -93,33 +94,4 @@ impl Measured {
             row.iter().map(move |&(j, measured)| relative_error(distance(&points[i], &points[j]), measured).powi(2))
         }))
     }
-}
-
-/// Computes [`Measured::filled`] with the Floyd–Warshall algorithm. The distance is infinite if no
-/// chain of measurements connects a pair.
-fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
-    let count = rows.len();
-    let mut filled = vec![vec![f64::INFINITY; count]; count];
-    for (i, row) in rows.iter().enumerate() {
-        filled[i][i] = 0.0;
-        for &(j, measured) in row {
-            filled[i][j] = measured;
-        }
-    }
-    for via in 0..count {
-        for i in 0..count {
-            for j in 0..count {
-                let chain = filled[i][via] + filled[via][j];
-                if chain < filled[i][j] {
-                    filled[i][j] = chain;
-                }
-            }
-        }
-    }
-    for (i, row) in rows.iter().enumerate() {
-        for &(j, measured) in row {
-            filled[i][j] = measured;
-        }
-    }
-    filled
 }

@@ -1,5 +1,5 @@
-//! One host and the agents around it: the cost that every [`Solver`](super::Solver) minimises, the
-//! local quadratic model of this cost, and the starting points.
+//! One host and the agents around it: the cost that every [`Solver`](super::Solver) minimises, and
+//! the local quadratic model of this cost.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
 //! prefers places near agents:
@@ -71,13 +71,13 @@ pub(super) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>) -> [f6
 /// The agents of an embedding, and constants derived from the embedding's scale.
 #[derive(Debug)]
 pub(super) struct Anchorage<const N: usize> {
-    agents: Vec<Point<N>>,
+    pub(super) agents: Vec<Point<N>>,
     pub(super) blocks: Vec<Block<N>>,
     /// Number of dimensions in use. Further components, except the height, are zero.
     pub(super) dimensions: usize,
     /// The median distance between agents, in milliseconds.
     pub(super) scale: f64,
-    softening: f64,
+    pub(super) softening: f64,
     /// One over the square of the prior's reach, in 1/ms².
     per_reach: f64,
     /// The cost per measurement, in squared log errors, at or above which another start is tried.
@@ -154,14 +154,14 @@ impl<const N: usize> Anchorage<N> {
 
 /// Up to four agents that measured a host, and their measurements.
 #[derive(Debug)]
-struct Anchors<const N: usize> {
-    at: Block<N>,
+pub(super) struct Anchors<const N: usize> {
+    pub(super) at: Block<N>,
     /// The measured distances, in milliseconds.
-    measured: [f64; LANES],
+    pub(super) measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],
     /// Number of lanes in use, counted from the first.
-    count: usize,
+    pub(super) count: usize,
 }
 
 /// The distances from a place to up to four anchors, and the errors of these distances.
@@ -217,9 +217,9 @@ impl<const N: usize> Anchors<N> {
 #[derive(Debug)]
 pub(super) struct Host<'a, const N: usize> {
     pub(super) anchorage: &'a Anchorage<N>,
-    anchors: Vec<Anchors<N>>,
+    pub(super) anchors: Vec<Anchors<N>>,
     /// Pairs of an agent's index and a round trip in milliseconds.
-    measured: Vec<(usize, f64)>,
+    pub(super) measured: Vec<(usize, f64)>,
 }
 
 /// A quadratic upper bound of the cost that equals the cost at one place. The fields are half the
@@ -315,73 +315,6 @@ impl<const N: usize> Host<'_, N> {
 
     pub(super) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
-    }
-
-    /// The points of the `K` agents that explain the measurements best, with new heights, the best
-    /// first. If there are fewer than `K` agents, the best start fills the other entries.
-    pub(super) fn starts<const K: usize>(&self) -> [Point<N>; K] {
-        let mut best = [(f64::INFINITY, 0); K];
-        let mut lines = vec![[0.0; LANES]; self.measured.len()];
-        for (index, block) in self.anchorage.blocks.iter().enumerate() {
-            for (lane, misfit) in self.misfits(block, &mut lines).into_iter().enumerate() {
-                if misfit < best[K - 1].0 {
-                    best[K - 1] = (misfit, index * LANES + lane);
-                    for place in (1..K).rev() {
-                        if best[place].0 < best[place - 1].0 {
-                            best.swap(place, place - 1);
-                        }
-                    }
-                }
-            }
-        }
-        best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
-    }
-
-    /// How badly the points of four agents explain the measurements. Each point gets a height of at
-    /// least 0: the mean, over the measurements, of the height at which the computed distance
-    /// equals the measured distance. `lines` is a buffer for distances.
-    ///
-    /// The log error is approximated by the first term of its series in `(g - d) / (g + d)`, which
-    /// is precise enough for ranking. `g` is the computed and `d` the measured distance, each plus
-    /// the softening.
-    fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
-        let mut heights = [0.0; LANES];
-        for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
-            let anchor = &self.anchorage.agents[anchor];
-            *lines = squares(anchor, agents);
-            for lane in 0..LANES {
-                lines[lane] = lines[lane].sqrt() + anchor[N - 1];
-                heights[lane] += measured - lines[lane];
-            }
-        }
-        let share = 1.0 / self.anchors();
-        for height in &mut heights {
-            *height = if *height > 0.0 { *height * share } else { 0.0 };
-        }
-        let mut misfits = [0.0; LANES];
-        for (&(_, measured), lines) in self.measured.iter().zip(lines.iter()) {
-            for lane in 0..LANES {
-                let computed = lines[lane] + heights[lane];
-                let size = (2.0 * (computed - measured) / (computed + measured + 2.0 * self.anchorage.softening)).abs();
-                let near = if size < HUBER { size } else { HUBER };
-                misfits[lane] += near * near + 2.0 * HUBER * (size - near);
-            }
-        }
-        misfits
-    }
-
-    /// A start at an agent's point. The height is the median, over the measurements, of the height
-    /// at which the computed distance equals the measured distance, or 0 if the median is negative.
-    fn beside(&self, agent: usize) -> Point<N> {
-        let mut point = self.anchorage.agents[agent];
-        let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());
-        for anchors in &self.anchors {
-            let squares = squares(&point, &anchors.at);
-            left.extend((0..anchors.count).map(|i| anchors.measured[i] - squares[i].sqrt() - anchors.at[N - 1][i]));
-        }
-        left.sort_unstable_by(f64::total_cmp);
-        point[N - 1] = left.get(left.len() / 2).map_or(0.0, |height| height.max(0.0));
-        point
     }
 
     /// Root mean square of the relative errors at a place.

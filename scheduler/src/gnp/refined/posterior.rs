@@ -1,6 +1,7 @@
 //! The posterior of one site: weights the cloud's points by how well they explain the site's
 //! measurements, and computes the site's distances to all agents.
 
+use crate::gnp::LocateError;
 use crate::gnp::distance::round_trip;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
@@ -17,6 +18,8 @@ const ERROR_SCALE: f64 = 0.06;
 const MOST_SQUARED: f64 = 2_500.0;
 /// Points with a weight below this share of the greatest weight are dropped, to save work.
 const LIGHTEST: f64 = 1e-4;
+/// Maximum number of measurements used per site, nearest first, to bound the work per site.
+const MOST_MEASUREMENTS: usize = 64;
 
 /// The predicted distance of one agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,10 +53,31 @@ pub(super) struct WeightedPoints {
     pub(super) logs: Vec<Vec<f64>>,
 }
 
+impl Refined {
+    /// Predicts the distances from one site to all agents from the site's measurements. Any located
+    /// agent, not only a landmark, may have measured the site.
+    pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
+        let mut known: Vec<(usize, f64)> = measured
+            .iter()
+            .filter_map(|&(agent, rtt)| Some((*self.index.get(&agent)?, (rtt.as_millis_f64() + self.softening).ln())))
+            .collect();
+        if known.is_empty() {
+            return Err(LocateError::NothingMeasured { measured: measured.len() });
+        }
+        // The measurements are sorted, and only one per agent is kept, so that the result does not
+        // depend on the order of `measured`.
+        known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        known.dedup_by_key(|(agent, _)| *agent);
+        known.sort_by(|a, b| a.1.total_cmp(&b.1));
+        known.truncate(MOST_MEASUREMENTS);
+        Ok(Posterior::of(self, &known))
+    }
+}
+
 impl<'a> Posterior<'a> {
     /// Weights the points of every layer (there is a layer for each number of dimensions). `known`
     /// contains the index of each measuring agent, and the log of its softened measurement.
-    pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
+    fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
             WeightedPoints::of(&layer.cloud, kriging, known, map.ingredients.cloud)

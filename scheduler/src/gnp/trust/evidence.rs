@@ -1,6 +1,6 @@
 //! Holds the evidence of a judgement, and gives evidence against an agent as numbers and as text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::gnp::Mesh;
 use crate::model::{AgentId, Rtt};
@@ -11,11 +11,6 @@ use super::finding::Kind;
 /// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
 /// from the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Maximum number of non-landmark agents whose measurements are used to fit the map for a
-/// judgement. This number is enough to place each landmark well, and small enough to judge a large
-/// fleet within a second.
-const MOST_JURORS: usize = 32;
-
 #[derive(Debug, Clone, Copy)]
 pub struct TrustEvidence<'a> {
     pub mesh: &'a Mesh,
@@ -30,12 +25,6 @@ pub struct TrustEvidence<'a> {
 /// `ln(reported / expected)`, softened.
 pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
     ((reported.as_millis_f64() + SOFTENING) / (expected.as_millis_f64() + SOFTENING)).ln()
-}
-
-/// The agents whose measurements are used to fit the map for a judgement.
-pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
-    let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
-    landmarks.iter().copied().chain(others).collect()
 }
 
 /// The reason for doubting an agent, as text for the operator.
