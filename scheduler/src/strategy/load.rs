@@ -1,71 +1,14 @@
-//! Computes agents' paces, and chooses which candidate gets a task if some candidates are full.
+//! Compares agents' queues, and balances them.
 //!
 //! Queues of different agents are compared by the time until the last task would end: the number of
 //! crawls per slot, computed from the load level, times the agent's pace.
 
 pub mod balance;
+pub(super) mod free_slots;
 pub(super) mod level;
+mod pace;
 pub(super) mod rank;
 
-use std::iter::Sum;
-use std::time::Duration;
-
-use rand::rngs::ChaCha8Rng;
-use rand::seq::IndexedRandom;
-
-use super::candidate::Candidate;
-
 pub use level::LoadLevel;
+pub use pace::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
 pub use rank::LISTED;
-
-/// Number of an agent's newest crawls from which its pace (their mean duration) is computed. If
-/// sites differ greatly in size, the mean of twenty crawls has an error of about 15 %.
-pub const CRAWLS_PACED: i64 = 20;
-/// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
-pub const LONGEST_MS: i64 = 86_400_000;
-/// An agent's pace includes this many assumed crawls with the fleet's mean duration, so that a
-/// single slow site does not make a new agent look slow.
-const PRIOR_CRAWLS: u32 = 2;
-/// The mean duration assumed before any crawl has ended.
-const FIRST_PACE: Duration = Duration::from_secs(1);
-
-/// Number and total duration of recent crawls, of one agent or several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PastCrawls {
-    pub count: u32,
-    pub took: Duration,
-}
-
-impl PastCrawls {
-    /// The pace of an agent with these crawls. `fleet` are the crawls of all agents.
-    pub fn pace(self, fleet: Self) -> Duration {
-        let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
-        (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)
-    }
-}
-
-impl Sum for PastCrawls {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            count: sum.count.saturating_add(one.count),
-            took: sum.took.saturating_add(one.took),
-        })
-    }
-}
-
-/// Draws with equal probability among the candidates with a free slot. If all candidates are full,
-/// draws among the candidates where the task would end first.
-pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
-    let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
-    if !open.is_empty() {
-        return open.choose(rng).copied();
-    }
-    let soonest = ranked.iter().map(Candidate::next_ends).min()?;
-    let soon: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.next_ends() == soonest).collect();
-    soon.choose(rng).copied()
-}
-
-/// The first of `ranked` with a free slot; if all are full, the first of `ranked`.
-pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
-    ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
-}

@@ -17,7 +17,7 @@ use rand::seq::IndexedRandom;
 use crate::model::FallbackCause::NoDistance;
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::Ranked;
-use crate::strategy::load::draw;
+use crate::strategy::load::free_slots::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::uncertainty::{DIFFER, variance};
 

@@ -12,7 +12,7 @@ use crate::model::seed::spread;
 
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::{NOBODY, Ranked, first};
-use crate::strategy::load::first_with_room;
+use crate::strategy::load::free_slots::first_with_room;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::site_facts::Site;
 

@@ -10,7 +10,7 @@ use crate::model::geo::Direction;
 
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::Ranked;
-use crate::strategy::load::draw;
+use crate::strategy::load::free_slots::draw;
 use crate::strategy::site_facts::Site;
 
 /// Distances that differ by less than this count as equal, because positions are known only to the

@@ -13,7 +13,7 @@ use crate::model::{FallbackCause, Strategy};
 use super::{anycast, random, top_k};
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::Choice;
-use crate::strategy::load::first_with_room;
+use crate::strategy::load::free_slots::first_with_room;
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///

@@ -10,7 +10,7 @@ use crate::model::{AgentId, Fallback, Rtt, Strategy};
 
 use crate::strategy::candidate::Candidate;
 use crate::strategy::choice::Choice;
-use crate::strategy::load::first_with_room;
+use crate::strategy::load::free_slots::first_with_room;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedChoice {

@@ -10,6 +10,6 @@ use crate::strategy::load;
 /// `random`: draws among all agents with a free slot, with equal probability. If all agents are
 /// full, draws among the agents where the task would end first.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
-    let drawn = load::draw(ordered, rng)?;
+    let drawn = load::free_slots::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }

@@ -11,6 +11,6 @@ use crate::strategy::load;
 /// that the README cites). If some of the k agents have a free slot, full agents are left out.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
-    let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
+    let drawn = load::free_slots::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
