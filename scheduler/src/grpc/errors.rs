@@ -26,21 +26,15 @@ use super::operator::named::{Ambiguous, Unknown};
 /// otherwise `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
-        let passing = match &error {
-            store::Error::Database(cause) if has_zero_character(cause) => {
-                return Self::invalid_argument("a text contains the character U+0000, which no name may have");
-            }
-            store::Error::Database(cause) => passes(cause),
-            store::Error::DiskFull(_) => {
-                let said = error.to_string();
-                tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
-                return Self::unavailable(said);
-            }
-            store::Error::Inconsistent { .. }
-            | store::Error::Schema(_)
-            | store::Error::NewerSchema(_)
-            | store::Error::HalfRestored => false,
-        };
+        if error.has_zero_character() {
+            return Self::invalid_argument("a text contains the character U+0000, which no name may have");
+        }
+        if let store::Error::DiskFull(_) = error {
+            let said = error.to_string();
+            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
+            return Self::unavailable(said);
+        }
+        let passing = error.passes();
         let chain = format!("{:#}", anyhow::Error::from(error));
         if passing {
             tracing::warn!(error = chain, "the database does not answer");
@@ -55,30 +49,6 @@ impl From<store::Error> for Status {
 /// The status `Unavailable`, because the caller can repeat the request.
 pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
-}
-
-/// Whether Postgres refused a text because it contains a zero character, the only character that
-/// Postgres refuses.
-fn has_zero_character(cause: &sqlx::Error) -> bool {
-    const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
-    matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
-}
-
-/// Whether the same statement can succeed later. A retry can succeed if the connection failed, or
-/// if Postgres is starting, stopping, short of resources or resolving a conflict (classes 08, 40,
-/// 53 and 57).
-fn passes(cause: &sqlx::Error) -> bool {
-    if let sqlx::Error::Database(error) = cause {
-        return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
-    }
-    matches!(
-        cause,
-        sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-    )
 }
 
 /// The code is `InvalidArgument`, and the message names the field.

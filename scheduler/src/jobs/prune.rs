@@ -5,7 +5,6 @@ use anyhow::Context;
 
 use crate::store::batches::constraints;
 use crate::store::leases::checkpoints;
-use crate::store::reports::events;
 use crate::store::schema::retention::{self, RetainedKind};
 
 use super::leadership::Leader;
@@ -15,7 +14,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {
         let mut tx = scheduler.begin().await?;
-        let pruned = events::prune(&mut tx, keep.events).await.context("prune events")?;
+        let pruned = retention::prune_events(&mut tx, keep.events).await.context("prune events")?;
         tx.commit().await.context("commit pruned events")?;
         if pruned == 0 {
             break;

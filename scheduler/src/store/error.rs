@@ -1,4 +1,4 @@
-//! The errors of the store, with the message for a full disk.
+//! The errors of the store: which of them pass, and the message for a full disk.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -43,6 +43,40 @@ impl Error {
     ) -> Self {
         Self::Inconsistent { table: table.into(), column: column.into(), value: value.to_string() }
     }
+
+    /// Whether Postgres refused a text because it contains a zero character, the only character
+    /// that Postgres refuses.
+    pub fn has_zero_character(&self) -> bool {
+        const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE)
+    }
+
+    /// Whether the same statement can succeed later.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Database(cause) => passes(cause),
+            Self::DiskFull(_) => true,
+            Self::Inconsistent { .. } | Self::Schema(_) | Self::NewerSchema(_) | Self::HalfRestored => false,
+        }
+    }
+}
+
+/// Whether a statement that failed with this error can succeed later. A retry can succeed if the
+/// connection failed, or if Postgres is starting, stopping, short of resources or resolving a
+/// conflict (classes 08, 40, 53 and 57).
+fn passes(cause: &sqlx::Error) -> bool {
+    if let sqlx::Error::Database(error) = cause {
+        return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
+    }
+    matches!(
+        cause,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+    )
 }
 
 /// The SQLSTATE of an error caused by a full disk.

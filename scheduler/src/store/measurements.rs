@@ -16,11 +16,9 @@ pub(crate) mod reach;
 pub(crate) mod resolved_addresses;
 pub(crate) mod sharing;
 
-use std::collections::HashMap;
-
 use sqlx::{Connection, PgConnection};
 
-use crate::model::{AgentId, OrderId, Rtt, SiteId};
+use crate::model::{AgentId, OrderId, SiteId};
 
 use super::Error;
 use super::rows::Rows;
@@ -29,6 +27,7 @@ pub use measurement_report::{MeasurementReport, ReportContent};
 pub use measurement_result::Measured;
 use mesh::upsert_beacon;
 pub use mesh::{MeshMeasurement, coverage, mesh, mesh_among, mesh_gaps, mesh_of_all};
+pub use of_sites::of_sites;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
@@ -81,30 +80,6 @@ pub async fn record(
     Ok(recorded)
 }
 
-/// The round trips to these sites, except those measured by quarantined agents. Sites without round
-/// trips are absent.
-pub async fn of_sites(
-    conn: &mut PgConnection,
-    sites: &[SiteId],
-) -> Result<HashMap<SiteId, Vec<(AgentId, Rtt)>>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select site_id, prober_id, rtt_us as "rtt_us!" from site_measurements
-        where site_id = any($1) and rtt_us is not null
-          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
-        order by site_id, prober_id
-        "#,
-        sites as _,
-    )
-    .all(conn)
-    .await?;
-    let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
-    for row in rows {
-        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
-    }
-    Ok(measured)
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
@@ -112,6 +87,7 @@ mod tests {
 
     use super::measurement_result::MeasurementResult;
     use super::*;
+    use crate::model::Rtt;
     use crate::store::fixtures::{self, Conn};
 
     fn measured() -> MeasurementResult {

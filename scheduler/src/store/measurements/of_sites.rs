@@ -1,12 +1,13 @@
-//! Measurements of sites: each prober's newest measurement, the number of its requests and, if the
-//! measurement was shared, the site that was measured.
+//! Stores and reads measurements of sites: each prober's newest measurement, the number of its
+//! requests and, if the measurement was shared, the site that was measured.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, SiteId};
+use crate::model::{AgentId, Rtt, SiteId};
 
 use super::measurement_report::{MeasurementReport, ReportContent};
 use super::measurement_result::{MeasurementResult, ResultColumns};
@@ -16,8 +17,32 @@ use super::resolved_addresses::{
 use super::sharing::note_disagreement;
 
 use crate::store::Error;
-use crate::store::rows::Statement;
+use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
+
+/// The round trips to these sites, except those measured by quarantined agents. Sites without round
+/// trips are absent.
+pub async fn of_sites(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<HashMap<SiteId, Vec<(AgentId, Rtt)>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, prober_id, rtt_us as "rtt_us!" from site_measurements
+        where site_id = any($1) and rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+        order by site_id, prober_id
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
+    for row in rows {
+        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
+    }
+    Ok(measured)
+}
 
 /// Stores a prober's report about a site. `had_lock` says whether the prober's order locked an
 /// address.

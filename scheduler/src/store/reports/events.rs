@@ -1,10 +1,8 @@
 //! Events: the log of the transitions of tasks, leases, sessions, agents and terms. Triggers write
-//! the log (`migrations/0007_log.sql`); this module reads and prunes it.
+//! the log (`migrations/0007_log.sql`); this module reads it.
 //!
 //! A reader sees an event only when all transactions that began before the event's transaction have
 //! ended. So a reader that continues after the last event it saw misses no event.
-
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -12,15 +10,11 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
 
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
-use crate::store::types::{Interval, Unsigned};
+use crate::store::rows::Rows;
+use crate::store::types::Unsigned;
 
 /// Maximum number of events in a page.
 pub const PAGE: i64 = 500;
-/// Maximum number of events deleted by one statement. The statement takes a few tens of
-/// milliseconds.
-const PRUNED_AT_ONCE: i64 = 10_000;
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The event's position in the log. A reader continues after this position.
@@ -295,27 +289,6 @@ fn in_order(rows: Vec<Row>) -> Vec<Event> {
     events
 }
 
-/// Deletes at most [`PRUNED_AT_ONCE`] events older than `keep`, oldest first. Returns the number of
-/// deleted events. Also deletes events with transaction numbers that this server has not reached
-/// yet: such events were copied from another server, and no reader could read them in order.
-pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    sqlx::query!(
-        r#"
-        with oldest as (select xact, id, at from events order by xact, id limit $2)
-        delete from events e using oldest o
-        where e.xact = o.xact and e.id = o.id
-          and (o.at < now() - $1::interval or o.xact >= (
-              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
-              from restores
-          ))
-        "#,
-        Interval(keep),
-        PRUNED_AT_ONCE,
-    )
-    .affected(conn)
-    .await
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::{Connection, PgPool};
@@ -429,7 +402,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_is_rolled_back_is_not_said_and_what_is_old_goes(mut conn: Conn) {
+    async fn what_is_rolled_back_is_not_said(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "autumn", "random").await;
         let sites = [fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await];
         let mut tx = conn.begin().await.expect("begin");
@@ -442,16 +415,6 @@ mod tests {
         assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 2);
         let of_one = Filter { sites: Some(vec![sites[1]]), ..Filter::default() };
         assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
-
-        fixtures::execute(
-            &mut conn,
-            "update events set at = now() - interval '2 days' where id = (select min(id) from events)",
-        )
-        .await;
-        let day = Duration::from_secs(24 * 3600);
-        assert_eq!(prune(&mut conn, day).await.expect("prune"), 1);
-        assert_eq!(prune(&mut conn, day).await.expect("prune"), 0);
-        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -183,6 +183,7 @@ mod tests {
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
     use crate::store::reports::events::{self, Filter};
+    use crate::store::schema::retention;
 
     fn report(task: TaskId, token: i64) -> OutcomeReport {
         fixtures::report(task, LeaseToken::new(token), CrawlEnding::Complete)
@@ -271,7 +272,7 @@ mod tests {
             // event may be returned twice.
             assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
         }
-        let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");
+        let pruned = retention::prune_events(&mut conn, Duration::from_secs(3600)).await.expect("prune");
         assert_eq!(pruned, 0, "nothing of it is taken for a copy that nobody can read");
     }
 

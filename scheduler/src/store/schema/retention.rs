@@ -20,6 +20,9 @@ use crate::store::types::Interval;
 /// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
 /// has about ten dependent rows, so a transaction takes a few tens of milliseconds.
 pub const PIECE: i64 = 1_000;
+/// Maximum number of events deleted by one statement. The statement takes a few tens of
+/// milliseconds.
+const EVENTS_AT_ONCE: i64 = 10_000;
 
 /// Kinds of rows that are deleted by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,6 +282,27 @@ async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Erro
     .await
 }
 
+/// Deletes at most [`EVENTS_AT_ONCE`] events older than `keep`, oldest first. Returns the number of
+/// deleted events. Also deletes events with transaction numbers that this server has not reached
+/// yet: such events were copied from another server, and no reader could read them in order.
+pub async fn prune_events(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        with oldest as (select xact, id, at from events order by xact, id limit $2)
+        delete from events e using oldest o
+        where e.xact = o.xact and e.id = o.id
+          and (o.at < now() - $1::interval or o.xact >= (
+              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
+              from restores
+          ))
+        "#,
+        Interval(keep),
+        EVENTS_AT_ONCE,
+    )
+    .affected(conn)
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
@@ -316,6 +340,22 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, name).await;
         (agent, fixtures::session(&mut conn, agent).await)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn old_events_go_and_new_ones_stay(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        for site in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, site).await;
+            fixtures::task(&mut conn, batch, site, "submitted").await;
+        }
+        execute(&pool, "update events set at = now() - interval '2 days' where id = (select min(id) from events)")
+            .await;
+        let day = 24 * HOUR;
+        assert_eq!(prune_events(&mut conn, day).await.expect("prune"), 1);
+        assert_eq!(prune_events(&mut conn, day).await.expect("prune"), 0);
+        assert_eq!(count(&pool, "select count(*) from events").await, 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
