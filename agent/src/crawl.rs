@@ -37,11 +37,12 @@ use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
 use frontier::storage::StateWriter;
 use html::site_path::{Site, SitePath};
+use outcome::WalkEnd;
 use permitted_origin::find_origin;
 use politeness::robots::RulesError;
 use politeness::{LONGEST_REST, Politeness, PolitenessState, rest};
 use stopwatch::Stopwatch;
-use walk::{Walk, WalkEnd};
+use walk::Walk;
 
 mod budget;
 mod external;
@@ -50,7 +51,6 @@ mod frontier;
 pub(crate) mod html;
 mod job;
 mod outcome;
-mod outcome_of_walk;
 mod permitted_origin;
 mod politeness;
 mod stopwatch;
@@ -142,7 +142,6 @@ async fn run_within(
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
-    started_at: SystemTime,
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
@@ -171,11 +170,10 @@ impl Crawl {
         let watch = Stopwatch::after(Duration::from_millis(frontier.totals().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
         let ledger = Ledger::after(frontier.totals());
-        let (origin, settled_at, fetcher, started_at) = (None, None, None, clock::wall());
+        let (origin, settled_at, fetcher) = (None, None, None);
         Self {
             job,
             timeouts,
-            started_at,
             watch,
             deadline,
             origin,
@@ -212,7 +210,9 @@ impl Crawl {
         }
         let rules = match politeness::robots::rules_of(fetcher, &site, &self.robots).await {
             Ok(rules) => rules,
-            Err(RulesError::Forbidden(reason)) => return WalkEnd::Blocked(fetcher.blocker(), reason),
+            Err(RulesError::Forbidden(reason)) => {
+                return WalkEnd::Blocked(Blocker::of_robots(fetcher.is_circuit_open()), reason);
+            }
             Err(RulesError::NoAnswer(trouble, reason)) => return WalkEnd::Unreachable(trouble, reason),
             Err(RulesError::OutOfTime) => return WalkEnd::Cut(Budget::Duration),
         };
@@ -276,6 +276,11 @@ impl Crawl {
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let pause = Duration::from_millis(totals.paused_until_unix_ms).saturating_sub(now);
         PolitenessState { turned_away: totals.turned_away, in_a_row: totals.failed_in_a_row, pause }
+    }
+
+    fn end(self, end: WalkEnd) -> CrawlEnd {
+        let Self { job, ledger, frontier, fetcher, origin, watch, .. } = self;
+        CrawlEnd::of_walk(end, &job, ledger, &frontier, fetcher.as_ref(), origin.as_ref(), watch)
     }
 
     async fn note_time(&mut self) {

@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::fetch::Timeouts;
 use super::fetch::site_address::SiteAddress;
-use super::permitted_origin::{find_origin, permitted};
+use super::outcome::WalkEnd;
+use super::permitted_origin::find_origin;
 use super::politeness::{LONGEST_REST, rest};
-use super::walk::WalkEnd;
 use super::{Budget, CrawlEnd, Job, OutcomeKind};
 use crate::config::{ExecConfig, program};
 use crate::disk::folder::blocking;
@@ -209,7 +209,7 @@ async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result
     let timeouts = Timeouts::default();
     let site_address = SiteAddress::new(&crawl.context, crawl.permits.clone(), timeouts.connect);
     let origin = find_origin(&crawl.job, &crawl.context, &site_address, timeouts.first_byte, settled_at).await?;
-    let address = permitted(&site_address, &origin.host).await?;
+    let address = site_address.of(&origin.host).await?;
     Ok((origin, address))
 }
 

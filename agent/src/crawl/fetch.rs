@@ -22,7 +22,6 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFT
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
-use super::{Blocker, Trouble};
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::machine::clock;
@@ -32,7 +31,7 @@ use crate::net::guard::ResolveError;
 use crate::net::request_context::RequestContext;
 use crate::warc::Recorder;
 use connect_delay::ConnectDelay;
-pub(super) use error::FetchError;
+use failure_cause::{FetchError, Trouble};
 use resolver::GuardedResolver;
 pub(super) use response::CrawlResponse;
 #[cfg(test)]
@@ -43,7 +42,6 @@ pub(super) use timeouts::Timeouts;
 mod coding;
 mod connect_delay;
 mod decode;
-mod error;
 pub(super) mod failure_cause;
 pub(super) mod recorded;
 mod resolver;
@@ -219,12 +217,6 @@ impl Fetcher {
 
     pub(super) const fn is_circuit_open(&self) -> bool {
         self.politeness.is_broken()
-    }
-
-    /// What blocks a site whose robots.txt could not be read: the open circuit if there is one,
-    /// otherwise the unreadable robots.txt.
-    pub(super) const fn blocker(&self) -> Blocker {
-        if self.is_circuit_open() { Blocker::Breaker } else { Blocker::Robots }
     }
 
     pub(super) const fn politeness(&mut self) -> &mut Politeness {

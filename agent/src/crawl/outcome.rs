@@ -1,8 +1,19 @@
-//! The outcome of a crawl, and the other ways in which a crawl ends.
+//! The outcome of a crawl, and the other ways in which a crawl ends. Decides which failures end a
+//! crawl, and how. For example, a site that returned no page before the time limit is unreachable.
 
 use std::time::{Duration, SystemTime};
 
-use super::{Budget, CrawlSnapshot, Trouble};
+use super::budget::{Budget, Ledger};
+use super::fetch::Fetcher;
+use super::fetch::failure_cause::Trouble;
+use super::fetch::site_address::{AddressError, NotPermitted};
+use super::frontier::Frontier;
+use super::frontier::storage::CrawlSnapshot;
+use super::job::Job;
+use super::stopwatch::Stopwatch;
+use crate::net::guard::ResolveError;
+use crate::net::origin::Origin;
+use crate::probe::ProbeError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeKind {
@@ -22,6 +33,14 @@ pub enum Blocker {
     Guard,
     /// Too many consecutive failed requests.
     Breaker,
+}
+
+impl Blocker {
+    /// What blocks a site whose robots.txt could not be read: the open circuit if there is one,
+    /// otherwise the unreadable robots.txt.
+    pub(super) const fn of_robots(is_circuit_open: bool) -> Self {
+        if is_circuit_open { Self::Breaker } else { Self::Robots }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,4 +94,101 @@ pub enum CrawlEnd {
     Crashed(String),
     /// The crawl cannot continue on this agent, for a reason that is not the site's fault.
     Broken(String),
+}
+
+/// What ended the visits to a site's pages, or the search for its origin.
+pub(super) enum WalkEnd {
+    Exhausted,
+    /// The crawl has exhausted this budget.
+    Cut(Budget),
+    /// The crawl may not fetch anything. Contains what blocks it, and the reason.
+    Blocked(Blocker, String),
+    /// The crawl cannot fetch anything. Contains the cause and the message.
+    Unreachable(Trouble, String),
+    /// The frontier cannot be stored. Contains the reason.
+    Broken(String),
+    /// The site requires a pause that is long enough to free the slot for another crawl.
+    Paused(Duration),
+    /// The scheduler permits no further crawl of the address, and has ended the lease. Contains the
+    /// reason.
+    NotPermitted(String),
+}
+
+impl From<std::io::Error> for WalkEnd {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(format!("the crawl's queue: {error}"))
+    }
+}
+
+impl From<AddressError> for WalkEnd {
+    fn from(error: AddressError) -> Self {
+        match error {
+            AddressError::NotPermitted(NotPermitted(reason)) => Self::NotPermitted(reason),
+            AddressError::Resolve(ResolveError::Refused(refused)) => Self::Blocked(Blocker::Guard, refused.to_string()),
+            AddressError::Timeout { .. } => Self::Unreachable(Trouble::TimedOut, error.to_string()),
+            AddressError::Resolve(ResolveError::Dns(error)) => {
+                Self::Unreachable(Trouble::from(&error), error.to_string())
+            }
+        }
+    }
+}
+
+impl From<ProbeError> for WalkEnd {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::Guard(refused) => Self::Blocked(Blocker::Guard, refused.to_string()),
+            other => Self::Unreachable(Trouble::from(&other), other.to_string()),
+        }
+    }
+}
+
+impl CrawlEnd {
+    /// How a crawl ended whose walk ended with `end`.
+    pub(super) fn of_walk(
+        end: WalkEnd,
+        job: &Job,
+        ledger: Ledger,
+        frontier: &Frontier,
+        fetcher: Option<&Fetcher>,
+        origin: Option<&Origin>,
+        watch: Stopwatch,
+    ) -> Self {
+        let first_error = ledger.first_error.map(|(_, sentence)| sentence).unwrap_or_default();
+        let mut trouble = None;
+        let (kind, message) = match end {
+            WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), reason),
+            WalkEnd::Unreachable(why, reason) => {
+                trouble = Some(why);
+                (OutcomeKind::Unreachable, reason)
+            }
+            WalkEnd::Cut(_) if !ledger.answered => {
+                trouble = Some(Trouble::TimedOut);
+                (OutcomeKind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
+            }
+            WalkEnd::Cut(budget) => (OutcomeKind::Truncated(budget), first_error),
+            WalkEnd::Exhausted => (OutcomeKind::Complete, first_error),
+            WalkEnd::Broken(reason) => return Self::Broken(reason),
+            WalkEnd::NotPermitted(reason) => {
+                tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
+                return Self::NotPermitted;
+            }
+            WalkEnd::Paused(pause) => return Self::Paused(None, pause),
+        };
+        Self::Outcome(Outcome {
+            kind,
+            requests: fetcher.map_or(0, Fetcher::requests),
+            pages: ledger.pages,
+            bytes: ledger.bytes,
+            errors: ledger.errors,
+            refetched: frontier.totals().refetched,
+            trapped: frontier.totals().trapped,
+            hosts: frontier.hosts().iter().cloned().collect(),
+            started_at: watch.started_at(),
+            duration: watch.elapsed(),
+            rtt: fetcher.and_then(Fetcher::median_round_trip),
+            origin: origin.map(Origin::to_string),
+            message,
+            trouble,
+        })
+    }
 }

@@ -2,23 +2,23 @@
 //! pages and queues their links.
 //!
 //! A failed request is counted in the ledger, and the crawl continues. [`WalkEnd`] lists what ends
-//! a crawl before its frontier is empty.
+//! a crawl.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::budget::{Budget, Ledger, MAX_PAGE_BYTES, Policy};
-use super::fetch::{CrawlResponse, FetchError, Fetcher};
+use super::fetch::failure_cause::{FetchError, Trouble};
+use super::fetch::{CrawlResponse, Fetcher};
 use super::frontier::storage::{CrawlSnapshot, StateWriter};
 use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
 use super::html::site_path::{Site, SitePath};
+use super::outcome::{Blocker, WalkEnd};
 use super::politeness;
 use super::politeness::robots::page_directives::header_forbids_following;
 use super::politeness::robots::{self, RobotsCache, RobotsRules, RulesError};
 use super::stopwatch::Stopwatch;
-use super::{Blocker, Trouble};
 
 mod fetch_sitemaps;
 mod hand_back_pause;
@@ -30,29 +30,6 @@ mod unread_page;
 pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
 use step_state::StepState;
 use unread_page::UnreadPage;
-
-pub(super) enum WalkEnd {
-    Exhausted,
-    /// The crawl has exhausted this budget.
-    Cut(Budget),
-    /// The crawl may not fetch anything. Contains what blocks it, and the reason.
-    Blocked(Blocker, String),
-    /// The crawl cannot fetch anything. Contains the cause and the message.
-    Unreachable(Trouble, String),
-    /// The frontier cannot be stored. Contains the reason.
-    Broken(String),
-    /// The site requires a pause that is long enough to free the slot for another crawl.
-    Paused(Duration),
-    /// The scheduler permits no further crawl of the address, and has ended the lease. Contains the
-    /// reason.
-    NotPermitted(String),
-}
-
-impl From<std::io::Error> for WalkEnd {
-    fn from(error: std::io::Error) -> Self {
-        Self::Broken(format!("the crawl's queue: {error}"))
-    }
-}
 
 enum Body {
     Whole,
@@ -153,7 +130,7 @@ impl Walk<'_> {
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Ok(rules) => rules,
             Err(RulesError::Forbidden(reason) | RulesError::NoAnswer(_, reason)) => {
-                return Err(WalkEnd::Blocked(self.fetcher.blocker(), reason));
+                return Err(WalkEnd::Blocked(Blocker::of_robots(self.fetcher.is_circuit_open()), reason));
             }
             Err(RulesError::OutOfTime) => return Err(WalkEnd::Cut(Budget::Duration)),
         };

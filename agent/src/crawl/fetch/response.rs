@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
-use super::error::FetchError;
+use super::failure_cause::FetchError;
 use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use super::timeouts::Timeouts;
 use crate::crawl::politeness;

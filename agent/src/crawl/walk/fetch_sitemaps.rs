@@ -5,13 +5,14 @@ use std::collections::{HashSet, VecDeque};
 
 use reqwest::Url;
 
-use super::super::fetch::CrawlResponse;
+use super::Walk;
 use super::redirects::MAX_REDIRECTS;
-use super::{Walk, WalkEnd};
 use crate::crawl::budget::Budget;
+use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::html::sitemap_parser::{Sitemap, SitemapReader};
+use crate::crawl::outcome::WalkEnd;
 
 /// Maximum number of sitemaps to read per site. This many full sitemaps list two and a half million
 /// pages.

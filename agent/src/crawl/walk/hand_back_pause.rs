@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Walk, WalkEnd};
+use super::Walk;
+use crate::crawl::outcome::WalkEnd;
 
 /// Minimum pause for which a crawl is returned to the scheduler. A shorter pause is not worth a
 /// handover, which takes a few seconds.

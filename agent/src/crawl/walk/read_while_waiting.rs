@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::Walk;
 use super::step_state::StepState;
-use crate::crawl::fetch::{CrawlResponse, FetchError};
+use crate::crawl::fetch::CrawlResponse;
+use crate::crawl::fetch::failure_cause::FetchError;
 
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
 /// the next request. If the crawl read a slow page while it waits, it would process the response

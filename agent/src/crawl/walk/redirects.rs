@@ -1,9 +1,10 @@
 //! Decides which redirects are followed: only those inside the site, a limited number of times, and
 //! only to allowed paths that have not been fetched yet.
 
-use super::{Walk, WalkEnd};
+use super::Walk;
+use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
-use crate::crawl::{Blocker, Trouble};
+use crate::crawl::outcome::{Blocker, WalkEnd};
 
 pub(in crate::crawl) const MAX_REDIRECTS: usize = 5;
 

@@ -3,8 +3,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::crawl::fetch::failure_cause::Trouble;
-use crate::crawl::fetch::{CrawlResponse, FetchError, Fetcher};
+use crate::crawl::fetch::failure_cause::{FetchError, Trouble};
+use crate::crawl::fetch::{CrawlResponse, Fetcher};
 use crate::crawl::html::site_path::Site;
 
 /// Maximum bytes of a robots.txt to read. Everything after that is ignored (RFC 9309, 2.5).
