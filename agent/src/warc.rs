@@ -2,7 +2,7 @@
 //! of its own. Each WARC file has an index (`.jsonl`) with a line of JSON for each response.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`exchange`, `body`) and sends them to the `writer`. The writer
+//! responses while they arrive (`recording`, `answered_request`, `body`) and sends them to the `writer`. The writer
 //! appends responses (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
 //! `folder`). Blocking disk operations run on tokio's threads for blocking tasks, and the length of
 //! every queue is limited.
@@ -22,13 +22,16 @@ use tokio_util::sync::CancellationToken;
 use crate::config::StoreConfig;
 use crate::disk::folder::FolderError;
 use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
+pub use answered_request::AnsweredRequest;
 use body::Body;
-pub use exchange::{AnsweredRequest, Recording, Truncated};
+pub use exchange::Truncated;
 use exchange::{CrawlIdentity, EndedExchanges};
+pub use recording::Recording;
 use rotation::VolumeSeries;
 pub use volume::ResponseLine;
 use writer::{Message, Writer};
 
+mod answered_request;
 mod body;
 mod digest;
 mod exchange;
@@ -37,6 +40,7 @@ mod folder;
 mod member;
 mod names;
 pub mod read;
+mod recording;
 mod rotation;
 #[cfg(test)]
 mod tests;
@@ -69,7 +73,7 @@ impl Store {
         let series = VolumeSeries::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
         let mut space_limit = FreeSpaceLimit::new(*min_free_bytes);
         let free = free_bytes(folder).map_err(|source| folder::FOLDER.unusable(folder, source))?;
-        let full = space_limit.full(free).map(|full| format!("disk full: {} has {full}", folder.display()));
+        let full = space_limit.unusable(folder, Ok::<_, io::Error>(free));
         let (sender, messages) = mpsc::channel(QUEUE);
         let (pause, paused) = watch::channel(full);
         let closing = CancellationToken::new();

@@ -22,14 +22,13 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFT
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
-use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::machine::clock;
 use crate::metrics::METRICS;
 use crate::net::error_causes::{causes, innermost};
 use crate::net::guard::ResolveError;
 use crate::net::request_context::RequestContext;
-use crate::warc::Recorder;
+use crate::warc::{AnsweredRequest, Recorder};
 use connect_delay::ConnectDelay;
 use failure_cause::{FetchError, Trouble};
 use resolver::GuardedResolver;
@@ -43,7 +42,6 @@ mod coding;
 mod connect_delay;
 mod decode;
 pub(super) mod failure_cause;
-pub(super) mod recorded;
 mod resolver;
 mod response;
 mod response_limits;
@@ -174,7 +172,8 @@ impl Fetcher {
         }
         let response = answer?;
         self.note_round_trip(&response, took);
-        let recording = self.recorder.as_ref().map(|(recorder, sent)| recorder.begin(recorded(sent, url, &response)));
+        let recording =
+            self.recorder.as_ref().map(|(recorder, sent)| recorder.begin(AnsweredRequest::new(sent, url, &response)));
         CrawlResponse::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 

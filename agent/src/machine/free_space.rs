@@ -1,5 +1,6 @@
 //! Checks the free space on a disk. Uses hysteresis, and does not block if the disk hangs.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,9 +66,19 @@ impl FreeSpaceLimit {
         Self { least, full: false }
     }
 
+    /// Takes the number of free bytes on the disk of `folder`, or why it could not be read. Returns
+    /// why the disk should not be used; `None` if it has enough free space.
+    pub(crate) fn unusable(&mut self, folder: &Path, free: Result<u64, impl Display>) -> Option<String> {
+        let folder = folder.display();
+        match free {
+            Err(error) => Some(format!("cannot read the free space at {folder}: {error}")),
+            Ok(free) => self.full(free).map(|full| format!("disk full: {folder} has {full}")),
+        }
+    }
+
     /// Takes the current number of free bytes. Returns a message with the free space if the disk
     /// counts as full.
-    pub(crate) fn full(&mut self, free: u64) -> Option<String> {
+    fn full(&mut self, free: u64) -> Option<String> {
         let resume = self.least.saturating_mul(RESUME_AT);
         self.full = free < if self.full { resume } else { self.least };
         let mib = |bytes: u64| bytes >> 20;
@@ -110,11 +121,7 @@ impl LimitedDisk {
     /// Why the agent should take no lease, according to the last read; `None` if it may take
     /// leases.
     pub(crate) fn paused(&mut self) -> Option<String> {
-        let folder = self.check.folder.display();
-        match self.check.free() {
-            Err(error) => Some(format!("cannot read the free space at {folder}: {error}")),
-            Ok(free) => self.limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
-        }
+        self.limit.unusable(&self.check.folder, self.check.free())
     }
 }
 

@@ -102,12 +102,11 @@ impl Writer {
             // that another thread allocated, both threads need the allocator's lock.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
-            let folder = series.folder.display();
             full = match free {
-                Some(Ok(free)) => space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
-                Some(Err(error)) => Some(format!("cannot read the free space at {folder}: {error}")),
+                Some(free) => space_limit.unusable(&series.folder, free),
                 None => full,
             };
+            let folder = series.folder.display();
             let failure = done.err().map(|error| format!("pages cannot be stored in {folder}: {error}"));
             set_paused(&paused, failure.or_else(|| full.clone()));
             if failures == 0 {

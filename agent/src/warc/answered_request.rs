@@ -1,9 +1,12 @@
-//! Builds the form in which a request and the head of its response are stored: HTTP/1.1 syntax,
+//! A request and the head of its response, in the form in which they are stored: HTTP/1.1 syntax,
 //! even if HTTP/2 was used.
 //!
 //! The library has already parsed the response. Therefore header names are in lower case, and
 //! fields with the same name are adjacent. The transfer encoding is removed together with its
 //! header. Values and the body are unchanged.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
 
 use hyper::ext::ReasonPhrase;
 use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
@@ -11,22 +14,39 @@ use reqwest::{Response, Url, Version};
 use url::Position;
 
 use crate::machine::clock;
-use crate::warc::AnsweredRequest;
 
 /// Initial buffer size for a head: twice what most heads need.
 const ROOM: usize = 512;
 
-/// The stored form of a request with these headers, and of the head of its response.
-pub(in crate::crawl) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> AnsweredRequest {
-    let content_type = response.headers().get(CONTENT_TYPE);
-    AnsweredRequest {
-        url: url.as_str().to_owned(),
-        at: clock::wall(),
-        address: response.remote_addr().map(|address| address.ip()),
-        request: request(sent, url),
-        head: head(response),
-        status: response.status().as_u16(),
-        content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+/// A request, and the head of its response.
+#[derive(Debug)]
+pub struct AnsweredRequest {
+    pub url: String,
+    /// The time at which the response's head arrived.
+    pub at: SystemTime,
+    /// The server's address, if known.
+    pub address: Option<IpAddr>,
+    /// The request in HTTP/1.1 form.
+    pub request: Vec<u8>,
+    /// The response's head in HTTP/1.1 form, including the final empty line.
+    pub head: Vec<u8>,
+    pub status: u16,
+    pub content_type: Option<String>,
+}
+
+impl AnsweredRequest {
+    /// The stored form of a request with the headers `sent`, and of the head of its response.
+    pub(crate) fn new(sent: &HeaderMap, url: &Url, response: &Response) -> Self {
+        let content_type = response.headers().get(CONTENT_TYPE);
+        Self {
+            url: url.as_str().to_owned(),
+            at: clock::wall(),
+            address: response.remote_addr().map(|address| address.ip()),
+            request: request(sent, url),
+            head: head(response),
+            status: response.status().as_u16(),
+            content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+        }
     }
 }
 
