@@ -38,8 +38,9 @@ core=(
     scheduler/src/capacity.rs
     scheduler/src/capacity
     agent/src/probe/weighted_mean.rs
-    agent/src/probe/enough_samples.rs
+    agent/src/probe/sample_schedule.rs
     agent/src/probe/sharing.rs
+    agent/src/probe/stopping_rule.rs
 )
 
 # Each rule is an extended regular expression, followed by an example that breaks the rule.

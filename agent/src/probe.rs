@@ -1,5 +1,5 @@
 //! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
-//! `probe::schedule` decides a prober's next step, and `probe::enough_samples` decides when to
+//! `probe::sample_schedule` decides a prober's next step, and `probe::stopping_rule` decides when to
 //! stop. `probe::weighted_mean` summarises the samples. `probe::origin_search` finds a site's
 //! origin.
 //!
@@ -16,7 +16,6 @@ pub use probe_order::{AddressLock, Metric, ProbeOrder};
 pub use target::Target;
 
 pub mod address_lock;
-pub mod enough_samples;
 mod error;
 mod host_measurement;
 pub mod http;
@@ -24,9 +23,10 @@ pub mod icmp;
 pub mod origin_search;
 mod pacer;
 mod probe_order;
+pub mod sample_schedule;
 mod sampling;
-pub mod schedule;
 pub mod sharing;
+pub mod stopping_rule;
 mod target;
 pub mod weighted_mean;
 

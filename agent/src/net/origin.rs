@@ -1,10 +1,8 @@
 //! A site's origin (scheme, host, port). Derives origins from submitted names, and decides which
-//! redirects move a site to another origin.
+//! origins are in one registrable domain (public suffix list).
 //!
-//! This module is pure. For a bare host, https is tried before http. If the first response
-//! redirects inside the registrable domain (public suffix list), the site moves to the origin of
-//! the redirect's target. A redirect that leaves the domain does not move the site.
-//! [`crate::probe::origin_search`] follows redirects and vets their targets.
+//! This module is pure. For a bare host, https is tried before http.
+//! [`crate::probe::origin_search`] decides which redirects move a site to another origin.
 
 use std::fmt;
 use std::str::FromStr;
@@ -77,14 +75,6 @@ impl Origin {
             http.port = port;
         }
         Ok(vec![https, http])
-    }
-
-    /// The origin to which a redirect moves the site. `None` if the redirect stays in this origin
-    /// or leaves the registrable domain.
-    pub fn moved_to(&self, location: &str) -> Option<Self> {
-        let base = Url::parse(&format!("{self}/")).ok()?;
-        let target = Self::of(&base.join(location).ok()?).ok()?;
-        (target != *self && self.same_site(&target)).then_some(target)
     }
 
     /// Whether both origins are in the same registrable domain. IP addresses have no domain, so
@@ -164,22 +154,5 @@ mod tests {
         assert_eq!(texts("[::1]"), ["https://[::1]", "http://[::1]"]);
         assert_eq!(texts("http://example.cn"), ["http://example.cn"]);
         assert!(Origin::candidates("a b").is_err());
-    }
-
-    #[test]
-    fn redirects_move_a_site_only_inside_its_domain() {
-        let from = origin("http://example.com.cn");
-        let moved = |location: &str| from.moved_to(location).map(|to| to.to_string());
-        assert_eq!(moved("https://www.example.com.cn/index").as_deref(), Some("https://www.example.com.cn"));
-        assert_eq!(moved("//m.example.com.cn/").as_deref(), Some("http://m.example.com.cn"));
-        assert_eq!(moved("/index.html"), None);
-        assert_eq!(moved("http://example.com.cn/x"), None);
-        assert_eq!(moved("https://other.com.cn/"), None);
-        assert_eq!(moved("https://com.cn/"), None);
-        assert_eq!(moved("http://127.0.0.1/"), None);
-        assert_eq!(moved("ftp://www.example.com.cn/"), None);
-        assert_eq!(moved("http://"), None);
-        assert_eq!(origin("http://10.0.0.1").moved_to("http://11.0.0.1/"), None);
-        assert!(origin("http://10.0.0.1").moved_to("https://10.0.0.1/").is_some());
     }
 }

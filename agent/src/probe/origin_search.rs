@@ -1,7 +1,11 @@
-//! Finds a site's origin. For a bare host, the search tries https before http. The search follows
-//! redirects only inside the registrable domain. The host of each hop is resolved and vetted.
+//! Finds a site's origin. For a bare host, the search tries https before http. If the first response
+//! redirects inside the registrable domain, the site moves to the origin of the redirect's target. A
+//! redirect that leaves the domain does not move the site. The host of each hop is resolved and
+//! vetted.
 
 use std::time::Duration;
+
+use url::Url;
 
 use super::error::ProbeError;
 use super::host_measurement::{Observation, Observer, Phases};
@@ -50,7 +54,7 @@ pub(crate) async fn find<'a>(
         return Ok(found);
     }
     for _ in 0..MAX_HOPS {
-        let Some(next) = location.as_deref().and_then(|location| found.endpoint.origin.moved_to(location)) else {
+        let Some(next) = location.as_deref().and_then(|location| moved_to(&found.endpoint.origin, location)) else {
             return Ok(found);
         };
         match answer_of(context, target, next, timeout, pacer, observe).await {
@@ -61,6 +65,14 @@ pub(crate) async fn find<'a>(
         }
     }
     Ok(found)
+}
+
+/// The origin to which a redirect moves the site at `origin`. `None` if the redirect stays in this
+/// origin or leaves the registrable domain.
+fn moved_to(origin: &Origin, location: &str) -> Option<Origin> {
+    let base = Url::parse(&format!("{origin}/")).ok()?;
+    let target = Origin::of(&base.join(location).ok()?).ok()?;
+    (target != *origin && origin.same_site(&target)).then_some(target)
 }
 
 async fn first_that_answers<'a>(
@@ -104,4 +116,30 @@ async fn answer_of<'a>(
 
 pub(crate) fn guard_for(context: &RequestContext, target: &Target) -> Guard {
     if target.enrolled { context.guard.for_beacon() } else { context.guard.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(text: &str) -> Origin {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn redirects_move_a_site_only_inside_its_domain() {
+        let from = origin("http://example.com.cn");
+        let moved = |location: &str| moved_to(&from, location).map(|to| to.to_string());
+        assert_eq!(moved("https://www.example.com.cn/index").as_deref(), Some("https://www.example.com.cn"));
+        assert_eq!(moved("//m.example.com.cn/").as_deref(), Some("http://m.example.com.cn"));
+        assert_eq!(moved("/index.html"), None);
+        assert_eq!(moved("http://example.com.cn/x"), None);
+        assert_eq!(moved("https://other.com.cn/"), None);
+        assert_eq!(moved("https://com.cn/"), None);
+        assert_eq!(moved("http://127.0.0.1/"), None);
+        assert_eq!(moved("ftp://www.example.com.cn/"), None);
+        assert_eq!(moved("http://"), None);
+        assert_eq!(moved_to(&origin("http://10.0.0.1"), "http://11.0.0.1/"), None);
+        assert!(moved_to(&origin("http://10.0.0.1"), "https://10.0.0.1/").is_some());
+    }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::enough_samples;
+use super::stopping_rule;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Metric {
@@ -19,7 +19,7 @@ pub enum Metric {
 pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
-    /// Minimum number of answered samples before [`enough_samples`] may end the measurement early.
+    /// Minimum number of answered samples before [`stopping_rule`] may end the measurement early.
     /// If `None`, all samples are taken.
     pub least_samples: Option<u32>,
     /// Maximum age of a measurement that may be shared between sites at the same address. If
@@ -64,6 +64,6 @@ impl AddressLock {
 
 impl ProbeOrder {
     pub(crate) fn is_enough(&self, samples: &[Duration]) -> bool {
-        self.least_samples.is_some_and(|least| enough_samples::is_stable(samples, least))
+        self.least_samples.is_some_and(|least| stopping_rule::is_stable(samples, least))
     }
 }

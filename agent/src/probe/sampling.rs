@@ -6,7 +6,7 @@ use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::origin_search::SettledEndpoint;
 use super::pacer::RequestPacer;
 use super::probe_order::ProbeOrder;
-use super::schedule::{Event, Schedule, Step};
+use super::sample_schedule::{Event, SampleSchedule, Step};
 
 /// Takes samples with requests on a warm connection.
 pub(crate) async fn sample(
@@ -17,7 +17,7 @@ pub(crate) async fn sample(
 ) -> Result<HostMeasurement, ProbeError> {
     let SettledEndpoint { mut endpoint, connection, phases, reusable } = found;
     let mut connection = reusable.then_some(connection);
-    let mut schedule = Schedule::warm(order.samples);
+    let mut schedule = SampleSchedule::warm(order.samples);
     let mut samples = Vec::new();
     let mut failure = None;
     loop {

@@ -17,8 +17,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub mod trial;
-
 /// Minimum number of samples for bins. With only seven samples, the three fullest bins have two or
 /// three samples each, so chance decides which bins are the fullest.
 pub const FEWEST_FOR_BINS: usize = 8;

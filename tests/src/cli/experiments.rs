@@ -4,7 +4,6 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use landfall_agent::probe::weighted_mean::trial;
 
 use crate::chaos::prepare::have_private_mounts;
 use crate::chaos::rejudge::{JudgeArgs, rejudge};
@@ -13,6 +12,7 @@ use crate::experiments::bench::crawl::measured::measured;
 use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
+use crate::experiments::estimator_trials::{stopping_trials, trials};
 use crate::experiments::paper::{PaperArgs, paper};
 use crate::experiments::sweep::{SweepArgs, sweep};
 
@@ -66,9 +66,9 @@ impl Experiment {
             Self::Chaos(args) => chaos(args).await?,
             Self::Judge(args) => return rejudge(&args),
             Self::Trials { seed, count } => {
-                print!("{}", trial::trials(seed, count));
+                print!("{}", trials(seed, count));
                 println!("stopping once samples agree, in {count} trials");
-                trial::stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
+                stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
             }
             Self::Bench(args) => bench(&args)?,
             Self::Paper(args) => paper(args).await?,

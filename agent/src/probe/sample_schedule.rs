@@ -6,10 +6,10 @@
 //! connection is ever warm. If the first sample shows such a server, the first request of each
 //! connection is the sample instead. The handshakes are still timed separately.
 
+use super::stopping_rule::is_hopeless;
+
 /// Number of closed connections after which a sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
-/// Number of lost samples after which the prober gives up if no sample was answered.
-const HOPELESS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -38,7 +38,7 @@ pub enum Event {
 }
 
 #[derive(Debug, Clone)]
-pub struct Schedule {
+pub struct SampleSchedule {
     wanted: u32,
     answered: u32,
     lost: u32,
@@ -48,15 +48,14 @@ pub struct Schedule {
     cold: bool,
 }
 
-impl Schedule {
+impl SampleSchedule {
     /// A schedule for `samples` samples on warm connections.
     pub const fn warm(samples: u32) -> Self {
         Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0, cold: false }
     }
 
     pub const fn next(&self) -> Step {
-        let hopeless = self.answered == 0 && self.lost >= HOPELESS;
-        if hopeless || self.answered + self.lost >= self.wanted {
+        if is_hopeless(self.answered, self.lost) || self.answered + self.lost >= self.wanted {
             Step::Done
         } else if self.cold {
             Step::ColdSample
@@ -103,12 +102,13 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::stopping_rule::HOPELESS;
 
     /// Simulates a prober whose connections become warm. `warm` lists the events of the samples in
     /// order; the last event in the list is repeated. `cold` is the event of every cold sample.
     /// Returns the steps taken, and the number of lost samples.
     fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
-        let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
+        let (mut schedule, mut steps, mut warm) = (SampleSchedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {
             steps.push(schedule.next());
             schedule.record(match schedule.next() {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_server_that_closes_while_it_is_warmed_is_sampled_cold_too() {
-        let (mut schedule, mut steps) = (Schedule::warm(100), 0);
+        let (mut schedule, mut steps) = (SampleSchedule::warm(100), 0);
         while schedule.next() != Step::Done {
             schedule.record(if schedule.next() == Step::ColdSample { Event::Lost } else { Event::Closed });
             steps += 1;

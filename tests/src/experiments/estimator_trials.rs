@@ -1,4 +1,5 @@
-//! Simulates how closely several estimators recover a known distance, which is a host's round trip.
+//! `lab trials`: simulates how closely several estimators recover a known distance, which is a host's
+//! round trip.
 //!
 //! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
 //! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
@@ -8,11 +9,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use landfall_agent::probe::stopping_rule::{self, is_stable};
+use landfall_agent::probe::weighted_mean::{literal, mean, median, weighted_mean};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
-
-use super::{literal, mean, median, weighted_mean};
-use crate::probe::enough_samples::{self, is_stable};
 
 pub const SAMPLES: usize = 20;
 /// Maximum error of a good estimate, as a fraction of the distance.
@@ -102,7 +102,7 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
 /// samples are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
-    while samples.len() < most && !(early && is_stable(&samples, enough_samples::FEWEST)) {
+    while samples.len() < most && !(early && is_stable(&samples, stopping_rule::FEWEST)) {
         samples.push(sample(rng, distance));
     }
     samples

@@ -1,7 +1,8 @@
-//! Decides when there are enough samples. This module is pure.
+//! Decides when a prober stops to take samples: if there are enough, or if the host does not answer.
+//! This module is pure.
 //!
-//! The rule is checked after each answered sample: stop if the standard error of the result is at
-//! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
+//! [`is_stable`] is checked after each answered sample: stop if the standard error of the result is
+//! at most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
 //! that of the median of normally distributed samples, √(π/2) · s / √n. Here s is the scaled MAD,
 //! and n is the number of samples within 3 s of the median. For few samples the weighted mean is
 //! the median; for many samples it is more exact than the median. Spikes increase the MAD, so a
@@ -9,23 +10,25 @@
 //! because two spikes seldom agree.
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
-//! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`
-//! computes how many requests the rule saves, and how much accuracy it costs.
+//! of fixed-width sequential confidence intervals for the mean" (1965). `lab trials` computes how
+//! many requests the rule saves, and how much accuracy it costs.
 
 use std::time::Duration;
 
 use super::weighted_mean::weighted_mean;
 
 /// The relative standard error at which to stop. This accuracy suffices because predictions on the
-/// map have a median error of 5 %, and the errors of several probers average out. In
-/// `weighted_mean::trial`, halving this standard error took 80 % more samples, and did not change
-/// the share of results with an error within 5 %.
+/// map have a median error of 5 %, and the errors of several probers average out. In `lab trials`,
+/// halving this standard error took 80 % more samples, and did not change the share of results with
+/// an error within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
 /// The absolute standard error at which to stop. Smaller differences do not matter when an agent is
 /// chosen, and timers in user space are not more exact.
 pub const ABSOLUTE_ERROR: Duration = Duration::from_micros(250);
 /// Minimum number of samples. Of two samples that differ, either could be the spike.
 pub const FEWEST: u32 = 3;
+/// Number of lost samples after which the prober gives up if no sample was answered.
+pub(super) const HOPELESS: u32 = 3;
 /// Ratio of the standard errors of median and mean, √(π/2), for normally distributed samples.
 const MEDIAN_TO_MEAN: f64 = 1.2533;
 
@@ -40,6 +43,11 @@ pub fn is_stable(samples: &[Duration], least: u32) -> bool {
     let root = f64::from(summary.kept.max(1)).sqrt();
     let error = summary.spread.mul_f64(MEDIAN_TO_MEAN / root);
     error <= ABSOLUTE_ERROR.max(summary.rtt.mul_f64(RELATIVE_ERROR))
+}
+
+/// Whether so many samples were lost that the host will probably answer none.
+pub(super) const fn is_hopeless(answered: u32, lost: u32) -> bool {
+    answered == 0 && lost >= HOPELESS
 }
 
 #[cfg(test)]
