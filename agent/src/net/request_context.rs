@@ -58,10 +58,9 @@ impl RequestBase {
         user_agent: Option<UserAgent>,
         product: Option<Product>,
     ) -> Arc<RequestContext> {
-        let context = user_agent.map_or(usual, |user_agent| Arc::new(self.context(user_agent)));
-        match product {
-            Some(product) => Arc::new(context.named(&product)),
-            None => context,
+        if user_agent.is_none() && product.is_none() {
+            return usual;
         }
+        Arc::new(self.context(UserAgent::of_crawl(&usual.user_agent, user_agent, product.as_ref())))
     }
 }

@@ -81,6 +81,16 @@ impl UserAgent {
         Ok(Self { contact: url.into(), token: Self::PRODUCT.into(), value })
     }
 
+    /// The user agent of a crawl whose policy may set a contact URL and a product name. The policy's
+    /// user agent replaces the `usual` one, even if that comes from the agent's own settings.
+    pub(super) fn of_crawl(usual: &Self, of_policy: Option<Self>, product: Option<&Product>) -> Self {
+        let user_agent = of_policy.unwrap_or_else(|| usual.clone());
+        match product {
+            Some(product) => user_agent.named(product),
+            None => user_agent,
+        }
+    }
+
     /// Puts a product name before the software's name: `NAME/VERSION (+CONTACT)
     /// landfall-agent/0.1`.
     #[must_use]
