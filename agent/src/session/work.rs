@@ -6,7 +6,6 @@
 //! unacknowledged outcomes is limited. At the deadline of the leases every crawl is stopped.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +27,16 @@ use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::lease_key::LeaseKey;
 use crate::disk::outbox::Outbox;
 use crate::machine::clock::{self, BootTime};
-use crate::machine::free_space::{FullestDisk, LimitedDisk};
 use crate::metrics::{CrawlResult, METRICS, WorkState};
 use crate::net::request_context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
 use crate::warc::Store;
 
+mod disks;
 mod measurement_orders;
 mod running_crawls;
 
+use disks::AgentDisks;
 use measurement_orders::MeasurementOrders;
 use running_crawls::{RunningCrawl, RunningCrawls};
 
@@ -67,14 +67,7 @@ pub struct Work {
     traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) permits: PermitRequests,
-    /// Why the agent takes no lease, according to the last check of the disk; `None` if it takes
-    /// leases.
-    paused: Option<String>,
-    /// The disk of the external crawler's output.
-    output_disk: Option<LimitedDisk>,
-    /// The fullest of the disks of the outbox, the store and the external crawler. Heartbeats
-    /// report it.
-    disk: FullestDisk,
+    disks: AgentDisks,
     /// Cancelled when the agent stops. After that, a failed write of an outcome is no longer
     /// retried.
     closing: CancellationToken,
@@ -84,7 +77,7 @@ pub struct Work {
 impl Work {
     pub fn new(request_base: RequestBase, capacity: u32, outbox: Outbox, kept: CrawlFiles) -> Self {
         Self {
-            disk: FullestDisk::of([outbox.folder().to_owned()]),
+            disks: AgentDisks::of(&outbox, None, None),
             context: request_base.user_agent.clone().map(|user_agent| Arc::new(request_base.context(user_agent))),
             request_base,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
@@ -99,8 +92,6 @@ impl Work {
             traces: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
             permits: PermitRequests::default(),
-            paused: None,
-            output_disk: None,
             closing: CancellationToken::new(),
             deadline: LeaseDeadline::default(),
         }
@@ -115,7 +106,7 @@ impl Work {
     /// Sets the command that crawls sites; `None` means the agent's own crawler.
     #[must_use]
     pub fn crawling_with(self, external: Option<ExternalCrawler>) -> Self {
-        Self { output_disk: external.as_ref().map(ExternalCrawler::disk), external, ..self }.watching_disks()
+        Self { external, ..self }.watching_disks()
     }
 
     /// Sends a span for each crawl. If `traces` is `None`, no spans are sent.
@@ -125,9 +116,8 @@ impl Work {
     }
 
     fn watching_disks(self) -> Self {
-        let stores = self.store.iter().map(Store::folder).chain(self.external.iter().map(ExternalCrawler::folder));
-        let folders: Vec<_> = stores.chain([self.outbox.folder()]).map(Path::to_owned).collect();
-        Self { disk: FullestDisk::of(folders), ..self }
+        let disks = AgentDisks::of(&self.outbox, self.store.as_ref(), self.external.as_ref());
+        Self { disks, ..self }
     }
 
     /// Additional time for which a stopping agent waits for its external crawler; zero if it has no
@@ -165,7 +155,7 @@ impl Work {
                         return WorkEvent::SpaceChecked;
                     }
                 }
-                () = LimitedDisk::one_ended(self.output_disk.as_mut()) => {
+                () = self.disks.output_checked() => {
                     if self.note_space() {
                         return WorkEvent::SpaceChecked;
                     }
@@ -185,8 +175,8 @@ impl Work {
             slots: self.capacity,
             leases: self.running.len(),
             outcomes_waiting: self.outbox.len(),
-            paused: self.paused.is_some(),
-            disk: self.disk.newest(),
+            paused: self.disks.paused().is_some(),
+            disk: self.disks.fullest(),
         }
     }
 
@@ -243,32 +233,19 @@ impl Work {
     /// Starts to check the free space, without waiting for the disk. Returns `true` if the results
     /// so far change whether the agent takes leases. [`Work::next`] reports later changes.
     pub(super) fn check_disk(&mut self) -> bool {
-        self.outbox.check_space();
-        self.output_disk.iter_mut().for_each(LimitedDisk::begin);
-        self.disk.begin();
-        self.note_space()
+        self.disks.check(&mut self.outbox, self.store.as_ref())
     }
 
     fn note_space(&mut self) -> bool {
-        let output = || self.output_disk.as_mut().and_then(LimitedDisk::paused);
-        let paused = self.outbox.paused().or_else(output).or_else(|| self.store.as_ref().and_then(Store::paused));
-        let changed = paused.is_some() != self.paused.is_some();
-        match &paused {
-            Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),
-            None if changed => tracing::info!("crawling resumes"),
-            _ => {}
-        }
-        self.paused = paused;
-        changed
+        self.disks.note_space(&mut self.outbox, self.store.as_ref())
     }
 
     pub(super) fn heartbeat(&self, sequence: u64) -> Heartbeat {
-        let paused = self.paused.clone().unwrap_or_default();
-        let disk = self.disk.newest();
+        let disk = self.disks.fullest();
         Heartbeat {
             sequence,
             active_crawls: self.active_crawls(),
-            paused,
+            paused: self.disks.paused().unwrap_or_default().to_owned(),
             free_slots: Some(u32::try_from(self.free_slots()).unwrap_or(u32::MAX)),
             outcomes_waiting: u32::try_from(self.outbox.len()).unwrap_or(u32::MAX),
             sent_at: Some(clock::wall().into()),
@@ -282,7 +259,7 @@ impl Work {
     fn free_slots(&self) -> usize {
         let going_on = self.running.unstopped().count();
         let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
-        if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
+        if self.disks.paused().is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
     /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
