@@ -81,7 +81,7 @@ pub async fn run(
         let mut welcomed = false;
         let ended = one_session(config, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
         METRICS.session_ended(ended.failure());
-        work.deadline.lost();
+        work.deadline.silence().session_ended();
         work.abandon_orders();
         // After any error, move on to the next scheduler, or stay if there is only one.
         schedulers.move_on();

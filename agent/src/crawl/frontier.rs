@@ -3,9 +3,9 @@
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
 //! to a path and each sitemap adds one frame (a record) to the log. An incomplete frame is ignored,
 //! so after a restart a crawl resumes at the end of its last whole frame. Memory holds only the set
-//! of seen paths (`known`, `fingerprint_set`) and the part of the queue that is being read. If the
-//! queue is full, new paths are dropped. The frontier does not record the dropped paths, only that
-//! the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
+//! of seen paths (`known_paths`, `fingerprint_set`) and the part of the queue that is being read.
+//! If the queue is full, new paths are dropped. The frontier does not record the dropped paths, only
+//! that the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -18,7 +18,7 @@ use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 use checkpoint::{Checkpoint, CheckpointState};
 use checkpoint_moments::{LogPoints, bytes};
-use known::{KnownPaths, OfferResult, note};
+use known_paths::{KnownPaths, OfferResult, note};
 pub(super) use log::{CrawlTotals, LogError};
 use log::{FrontierLog, LogFrame, QueuedPath};
 use queue::Queue;
@@ -27,7 +27,7 @@ pub(super) mod checkpoint;
 mod checkpoint_limits;
 mod checkpoint_moments;
 pub(super) mod fingerprint_set;
-mod known;
+mod known_paths;
 mod log;
 mod queue;
 pub(super) mod storage;

@@ -2,5 +2,6 @@
 
 pub(super) mod links;
 pub(super) mod normal_form;
+pub(super) mod site;
 pub(super) mod site_path;
 pub(super) mod sitemap_parser;

@@ -19,6 +19,7 @@
 pub(super) mod path_filter;
 pub(super) mod pattern;
 pub(super) mod robots;
+pub(super) mod scheduler_silence;
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};

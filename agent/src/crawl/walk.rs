@@ -13,7 +13,8 @@ use super::fetch::{CrawlResponse, Fetcher};
 use super::frontier::storage::{CrawlSnapshot, StateWriter};
 use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
-use super::html::site_path::{Site, SitePath};
+use super::html::site::Site;
+use super::html::site_path::SitePath;
 use super::outcome::{Blocker, WalkEnd};
 use super::politeness;
 use super::politeness::robots::page_directives::header_forbids_following;
@@ -22,13 +23,13 @@ use super::stopwatch::Stopwatch;
 
 mod fetch_sitemaps;
 mod hand_back_pause;
+mod queue_links;
 mod read_while_waiting;
 pub(super) mod redirects;
-mod step_state;
 mod unread_page;
 
 pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
-use step_state::StepState;
+use queue_links::StepState;
 use unread_page::UnreadPage;
 
 enum Body {

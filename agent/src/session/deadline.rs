@@ -1,16 +1,9 @@
-//! The deadline at which all leases of an agent end unless another heartbeat is acknowledged. Some
-//! time before the deadline, crawls count as disconnected from the scheduler, and slow down.
+//! The deadline at which all leases of an agent end unless another heartbeat is acknowledged.
 
 use std::time::Duration;
 
 use crate::crawl::SchedulerSilence;
 use crate::machine::clock::BootTime;
-
-/// Fraction of the time to the deadline after which crawls count as disconnected. A heartbeat
-/// interval is at most half of a lease's lifetime, and varies by up to a fifth. So while the
-/// connection works, the next heartbeat is sent earlier, after at most 0.6 of the time to the
-/// deadline.
-const SILENT_SHARE: f64 = 0.75;
 
 /// Interval between checks of whether a deadline has passed. A timer does not suffice, because the
 /// runtime's timers stop while the machine is suspended.
@@ -31,23 +24,11 @@ impl LeaseDeadline {
 
     pub(super) fn begin(&mut self, at: BootTime) {
         self.at = Some(at);
-        self.restart_silence();
+        self.silence.leases_renewed(at);
     }
 
     pub(super) fn renew(&mut self, at: BootTime) {
-        self.at = self.at.max(Some(at));
-        self.restart_silence();
-    }
-
-    fn restart_silence(&self) {
-        let now = BootTime::now();
-        let left = self.at.map(|at| at.remaining(now)).unwrap_or_default();
-        self.silence.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
-    }
-
-    /// Call this when a session ends. Crawls then count as disconnected until the next session.
-    pub(super) fn lost(&self) {
-        self.silence.begins_at(BootTime::now());
+        self.begin(self.at.map_or(at, |known| known.max(at)));
     }
 
     pub(super) const fn clear(&mut self) {
@@ -68,26 +49,5 @@ async fn passed(deadline: Option<BootTime>) {
             return;
         }
         tokio::time::sleep(left.min(DEADLINE_POLL)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_scheduler_is_silent_after_a_session_ends_or_most_of_the_lease_has_passed() {
-        let mut deadline = LeaseDeadline::default();
-        let silence = deadline.silence().clone();
-        assert!(!silence.has_begun(), "there never was a scheduler");
-        deadline.begin(BootTime::now().after(Duration::from_secs(3600)));
-        assert!(!silence.has_begun());
-        deadline.lost();
-        assert!(silence.has_begun());
-        deadline.renew(BootTime::now().after(Duration::from_secs(3600)));
-        assert!(!silence.has_begun(), "it is heard again");
-        let mut deadline = LeaseDeadline::default();
-        deadline.begin(BootTime::now());
-        assert!(deadline.silence().has_begun(), "nothing is left");
     }
 }

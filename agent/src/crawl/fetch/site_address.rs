@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
-use crate::machine::clock::BootTime;
+use crate::crawl::politeness::scheduler_silence::SchedulerSilence;
 use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::net::request_context::RequestContext;
@@ -28,25 +28,6 @@ pub type PermitSource = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotP
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
-
-/// The time from which an agent's crawls count as disconnected, because the scheduler does not
-/// answer. Disconnected crawls slow down, and stop when their leases end. Clones share the state. A
-/// crawl without a scheduler is never disconnected.
-#[derive(Debug, Clone, Default)]
-pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
-
-impl SchedulerSilence {
-    /// Sets the time from which crawls count as disconnected. Replaces any time that was set
-    /// before.
-    pub fn begins_at(&self, moment: BootTime) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
-    }
-
-    pub fn has_begun(&self) -> bool {
-        let from = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        from.is_some_and(|from| from.remaining(BootTime::now()).is_zero())
-    }
-}
 
 /// How a crawl requests permits, and since when the scheduler has been silent.
 #[derive(Clone, Default)]

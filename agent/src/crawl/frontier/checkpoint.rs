@@ -23,7 +23,7 @@ use super::checkpoint_limits::{
     MAX_BYTES, MAX_QUEUE_BYTES, MAX_QUEUED, MAX_SITE_NAME_BYTES, MOST_BEYOND_RECEIVED, MOST_INFLATED, SLACK,
 };
 use super::checkpoint_moments::{LogMark, LogPoint, LogPoints, SIZES};
-use super::known::{FINGERPRINT, fingerprints};
+use super::known_paths::{FINGERPRINT, fingerprints};
 use super::log::{LogFrame, LogReader};
 use crate::crawl::budget::MAX_HOSTS;
 use crate::crawl::html::site_path::SitePath;

@@ -1,6 +1,6 @@
 //! The limits of a checkpoint: its size, and what it may contain.
 
-use super::known::{FINGERPRINT, MAX_BEYOND};
+use super::known_paths::{FINGERPRINT, MAX_BEYOND};
 
 pub(super) const MAX_BYTES: usize = 1 << 20;
 /// Maximum bytes for the queue. The remaining bytes are for fingerprints, which do not compress.

@@ -1,5 +1,4 @@
-//! The queue of a crawl: the log, the paths that have been read ahead from the log, and the queue's
-//! capacity.
+//! The queue of a crawl: the log, and the paths that have been read ahead from the log.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,10 +6,6 @@ use std::os::unix::fs::FileExt as _;
 
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
-
-/// Maximum number of queued paths, whatever the page budget. Each path takes a few hundred bytes on
-/// disk and 22 bytes of memory.
-const MAX_WAITING: u64 = 4_000_000;
 
 /// Returns paths in the order in which the frames of the log added them.
 #[derive(Debug)]
@@ -86,12 +81,4 @@ impl Queue {
     pub(super) fn reader(&self) -> LogReader {
         self.log.reader()
     }
-}
-
-/// Maximum number of queued paths of a crawl with this page budget.
-pub(super) fn capacity(max_pages: u32) -> u64 {
-    // A failed request uses up a path but yields no page, so a crawl may need more paths than its
-    // page budget.
-    let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
-    wanted.min(MAX_WAITING)
 }

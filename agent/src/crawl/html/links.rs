@@ -15,7 +15,8 @@ use lol_html::send::{Element, ElementContentHandlers, HtmlRewriter, Settings};
 use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
-use super::site_path::{Fingerprints, Site, SitePath};
+use super::site::Site;
+use super::site_path::{Fingerprints, SitePath};
 use crate::crawl::politeness::robots::page_directives;
 
 const MAX_LINKS: usize = 10_000;
@@ -270,7 +271,7 @@ fn reference_at(text: &str) -> Option<(char, usize)> {
 pub(in crate::crawl) mod tests {
     use proptest::prelude::*;
 
-    use super::super::site_path::tests::site;
+    use super::super::site::tests::site;
     use super::*;
 
     pub(crate) fn extract(html: &[u8], charset: Option<&str>, piece: usize) -> Links {

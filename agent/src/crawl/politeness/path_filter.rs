@@ -77,7 +77,7 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crawl::html::site_path::tests::path_of as path;
+    use crate::crawl::html::site::tests::path_of as path;
 
     #[test]
     fn a_link_is_followed_if_it_is_included_and_not_excluded() {

@@ -66,7 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::crawl::html::site_path::tests::path_of;
+    use crate::crawl::html::site::tests::path_of;
 
     fn holds(pattern: &str, path: &str) -> bool {
         matches(&pattern_spelling(pattern.as_bytes()), &path_spelling(path_of(path).as_str()))

@@ -14,7 +14,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::crawl::fetch::Fetcher;
-use crate::crawl::html::site_path::{Site, SitePath};
+use crate::crawl::html::site::Site;
+use crate::crawl::html::site_path::SitePath;
 use cache::FRESH;
 pub use cache::RobotsCache;
 pub(in crate::crawl) use fetch::RulesError;
@@ -100,7 +101,7 @@ pub(in crate::crawl) async fn rules_of(
 mod tests {
     use super::fetch::MAX_BYTES;
     use super::*;
-    use crate::crawl::html::site_path::tests::path_of;
+    use crate::crawl::html::site::tests::path_of;
     use crate::net::user_agent::UserAgent;
 
     fn allows(robots: &str, path: &str) -> bool {

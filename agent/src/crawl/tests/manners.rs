@@ -102,7 +102,7 @@ async fn a_resumed_crawl_with_an_open_breaker_sends_no_request() {
 async fn a_silent_scheduler_doubles_the_time_between_requests() {
     let site = TestServer::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
     let silence = SchedulerSilence::default();
-    silence.begins_at(crate::machine::clock::BootTime::now());
+    silence.session_ended();
     let permits = AddressPermits::from_scheduler(Arc::new(|_| Box::pin(async { Ok(()) })), silence);
     let policy = Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() };
     let outcome = TestCrawl { permits, ..TestCrawl::of(&site).policy(policy) }.outcome().await;

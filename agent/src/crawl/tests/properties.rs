@@ -12,7 +12,7 @@ use super::super::politeness::retry_after;
 use super::*;
 use crate::crawl::html::links::tests::extract as links;
 use crate::crawl::html::normal_form::{normal_escapes, normal_form};
-use crate::crawl::html::site_path::tests::{path_of, site};
+use crate::crawl::html::site::tests::{path_of, site};
 use crate::crawl::html::sitemap_parser::tests::read as sitemap;
 use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::politeness::robots::page_directives::{forbids_following, header_forbids_following, is_for_us};

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::Walk;
-use super::step_state::StepState;
+use super::queue_links::StepState;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::FetchError;
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use crate::crawl::fetch::failure_cause::{FetchError, Trouble};
 use crate::crawl::fetch::{CrawlResponse, Fetcher};
-use crate::crawl::html::site_path::Site;
+use crate::crawl::html::site::Site;
 
 /// Maximum bytes of a robots.txt to read. Everything after that is ignored (RFC 9309, 2.5).
 pub(super) const MAX_BYTES: usize = 500 * 1024;

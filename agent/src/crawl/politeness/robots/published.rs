@@ -6,7 +6,7 @@
 //! whereas the RFC compares the decoded form (section 2.2.2).
 
 use super::RobotsRules;
-use crate::crawl::html::site_path::tests::path_of;
+use crate::crawl::html::site::tests::path_of;
 use crate::net::user_agent::UserAgent;
 
 /// Whether FooBot may fetch a path. In the robots.txt, this crawler's product token replaces

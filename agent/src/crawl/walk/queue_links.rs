@@ -1,4 +1,4 @@
-//! Updates the frontier and its totals after a page or a sitemap has been read.
+//! Queues the links of a page and the entries of a sitemap, and ends the visit to a path.
 
 use std::time::{Duration, Instant};
 
