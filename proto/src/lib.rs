@@ -1,14 +1,14 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`. The other modules
 //! print messages (`json`), write metrics and log lines (`metrics`, `log`), send traces (`traces`),
-//! and recognise servers that are not schedulers (`peer`).
+//! and recognise servers that are not schedulers (`foreign_server`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and
 //! compares it with the committed code, so builds do not need the generator.
 
+pub mod foreign_server;
 pub mod json;
 pub mod log;
 pub mod metrics;
-pub mod peer;
 pub mod traces;
 
 /// Package `landfall.v1`. The comments of the .proto files document it.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use landfall_proto::peer;
+use landfall_proto::foreign_server::{self, ForeignServer};
 use tonic::Status;
 
 use crate::config::SchedulerUrl;
@@ -10,18 +10,18 @@ use crate::net::error_causes::innermost;
 
 /// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {
-    peer::stranger(error).map_or_else(|| innermost(error), foreign_server)
+    foreign_server::of_error(error).map_or_else(|| innermost(error), sentence)
 }
 
 /// Why the first call over a new connection failed.
 pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> String {
-    let stranger = match scheduler.url.as_str().parse() {
-        Ok(uri) => peer::greeted(&uri).await,
+    let foreign = match scheduler.url.as_str().parse() {
+        Ok(uri) => foreign_server::greeted(&uri).await,
         Err(_) => None,
     };
-    stranger.map_or_else(|| innermost(status), foreign_server)
+    foreign.map_or_else(|| innermost(status), sentence)
 }
 
-fn foreign_server(stranger: peer::Stranger) -> String {
-    format!("the server there is not a scheduler of this fleet: {stranger}")
+fn sentence(foreign: ForeignServer) -> String {
+    format!("the server there is not a scheduler of this fleet: {foreign}")
 }

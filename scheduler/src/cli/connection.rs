@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use landfall_proto::peer::{self, Stranger};
+use landfall_proto::foreign_server::{self, ForeignServer};
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
@@ -247,8 +247,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
 /// Connects to a scheduler. If other schedulers are known, also checks that this scheduler can
 /// serve requests. If this check fails, the caller should try another scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
-    if let Some(stranger) = peer::greeted(endpoint.uri()).await {
-        return Err(no_scheduler(url, stranger));
+    if let Some(foreign) = foreign_server::greeted(endpoint.uri()).await {
+        return Err(no_scheduler(url, foreign));
     }
     let channel = endpoint.connect().await.map_err(|error| unconnected(url, &error))?;
     if !alone {
@@ -279,8 +279,8 @@ pub(super) fn broke(status: &Status) -> bool {
 }
 
 fn unconnected(url: &str, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
-    match peer::stranger(error) {
-        Some(stranger) => no_scheduler(url, stranger),
+    match foreign_server::of_error(error) {
+        Some(foreign) => no_scheduler(url, foreign),
         None => nobody_answers(url, &innermost(error)),
     }
 }
@@ -289,8 +289,8 @@ fn nobody_answers(url: &str, why: &str) -> anyhow::Error {
     anyhow::anyhow!("no scheduler answers at {url}{}: is `landfall up` running?", aside(why))
 }
 
-fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
-    anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {stranger}")
+fn no_scheduler(url: &str, foreign: ForeignServer) -> anyhow::Error {
+    anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {foreign}")
 }
 
 /// The message of the innermost cause. Outer causes say only "transport error".

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use landfall_proto::peer;
+use landfall_proto::foreign_server;
 use landfall_proto::v1::agent_service_server::SERVICE_NAME;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
@@ -71,8 +71,8 @@ async fn ask(listen: SocketAddr, ca: &Path) -> PortFacts {
         let Ok(endpoint) = Endpoint::from_shared(format!("http://{address}")) else {
             return PortFacts::Failed(format!("{address} is not an address to connect to"));
         };
-        return match peer::greeted(endpoint.uri()).await {
-            Some(stranger) => PortFacts::Stranger(stranger.to_string()),
+        return match foreign_server::greeted(endpoint.uri()).await {
+            Some(foreign) => PortFacts::Stranger(foreign.to_string()),
             None => health(endpoint, None).await,
         };
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use landfall_proto::peer;
+use landfall_proto::foreign_server;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
@@ -62,8 +62,8 @@ fn refused(error: &io::Error) -> Unserved {
             _ => {}
         }
     }
-    match peer::stranger(error) {
-        Some(stranger) => Unserved::Stranger(stranger.to_string()),
+    match foreign_server::of_error(error) {
+        Some(foreign) => Unserved::Stranger(foreign.to_string()),
         None => Unserved::Failed(error.to_string()),
     }
 }

@@ -1,5 +1,5 @@
-//! Recognises a server that is not a scheduler. Judges by the types of errors and by the server's
-//! first bytes, never by the wording of an error message.
+//! Recognises a server that is not a scheduler of the fleet, and says why. Judges by the types of
+//! errors and by the server's first bytes, never by the wording of an error message.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a server that answers is not a scheduler of this fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum ForeignServer {
     /// The server answers in plaintext.
     NoTls,
     /// The server's certificate was not signed by the expected authority.
@@ -29,7 +29,7 @@ pub enum Stranger {
     NoGrpc,
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for ForeignServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoTls => "it does not speak TLS: is it http://, or another port?",
@@ -42,7 +42,7 @@ impl fmt::Display for Stranger {
 
 /// Finds, from a connection error, why the server is not a scheduler of this fleet; `None` if the
 /// network failed.
-pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
+pub fn of_error(error: &(dyn Error + 'static)) -> Option<ForeignServer> {
     let mut tls = None;
     let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
@@ -52,10 +52,10 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
         tls.is_some() || io.is_some()
     });
     match tls {
-        Some(rustls::Error::InvalidMessage(_)) => Some(Stranger::NoTls),
-        Some(rustls::Error::InvalidCertificate(_)) => Some(Stranger::OtherAuthority),
-        Some(_) => Some(Stranger::NoTlsSession),
-        None => (!failed).then_some(Stranger::NoGrpc),
+        Some(rustls::Error::InvalidMessage(_)) => Some(ForeignServer::NoTls),
+        Some(rustls::Error::InvalidCertificate(_)) => Some(ForeignServer::OtherAuthority),
+        Some(_) => Some(ForeignServer::NoTlsSession),
+        None => (!failed).then_some(ForeignServer::NoGrpc),
     }
 }
 
@@ -63,18 +63,18 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
 /// separate connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be
 /// reached. The error of a failed call is not enough. If the tokio task that drives the connection
 /// notices the connection's end before the call does, the error does not contain the cause.
-pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
+pub async fn greeted(scheduler: &Uri) -> Option<ForeignServer> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);
     let answer = tokio::time::timeout(PATIENCE, answer(host.trim_matches(['[', ']']), port)).await.ok()?.ok()?;
     let frame: &[u8; 9] = match answer.as_slice().try_into() {
         Ok(frame) => frame,
-        Err(_) => return (!answer.is_empty()).then_some(Stranger::NoGrpc),
+        Err(_) => return (!answer.is_empty()).then_some(ForeignServer::NoGrpc),
     };
     // A server's first frame must be a SETTINGS frame, which has six bytes per setting and belongs
     // to stream 0.
-    let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(Stranger::NoGrpc) };
-    (length % 6 != 0).then_some(Stranger::NoGrpc)
+    let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(ForeignServer::NoGrpc) };
+    (length % 6 != 0).then_some(ForeignServer::NoGrpc)
 }
 
 /// The first bytes of the answer: at most nine, the length of an HTTP/2 frame header.
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    async fn who_answers(with: &'static [u8]) -> Option<Stranger> {
+    async fn who_answers(with: &'static [u8]) -> Option<ForeignServer> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let serve = async {
@@ -106,10 +106,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_answers_is_told_by_its_first_bytes() {
-        assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(Stranger::NoGrpc));
+        assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(ForeignServer::NoGrpc));
         // This is a TLS alert, which is shorter than an HTTP/2 frame header.
-        assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(Stranger::NoGrpc));
-        assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
+        assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(ForeignServer::NoGrpc));
+        assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(ForeignServer::NoGrpc));
         assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);
         assert_eq!(who_answers(b"\0\0\0\x04\0\0\0\0\0").await, None);
         assert_eq!(who_answers(b"").await, None, "whoever disconnects says nothing of itself");
