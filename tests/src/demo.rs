@@ -22,7 +22,7 @@ use crate::evidence::table::text_table;
 use crate::machine::CpuTime;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::Scenario;
-use crate::world::void::too_busy;
+use crate::world::void_timing::too_busy;
 use crate::world::{Grade, World};
 use landfall_scheduler::simulate::Matrix;
 
@@ -281,7 +281,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,
-    log: Vec<crate::world::sites::Access>,
+    log: Vec<crate::world::site_servers::Access>,
 }
 
 fn check_input(cluster: &Cluster) -> CheckInput {

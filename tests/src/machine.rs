@@ -1,9 +1,11 @@
-//! Reads from /proc how busy the machine is, and the memory and processor time of processes.
+//! Reads from /proc how busy the machine is, and the memory and processor time of processes. Raises
+//! the limit on open files.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// The machine's processor time since boot, in ticks.
@@ -107,6 +109,13 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+/// Raises the limit on open files to the hard limit, because a thousand listeners and their
+/// connections exceed the default.
+pub fn raise_file_limit() -> anyhow::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
 }
 
 #[cfg(test)]

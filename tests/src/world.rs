@@ -9,32 +9,31 @@ pub mod names;
 pub mod odd_sites;
 pub mod reno;
 pub mod scenario;
-pub mod sites;
+pub mod site_pages;
+pub mod site_servers;
 pub mod timer;
 pub mod tun;
-pub mod void;
+pub mod void_timing;
 pub mod wan;
-pub mod web;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::machine::CpuTime;
+use crate::machine::{CpuTime, raise_file_limit};
 use crate::world::addresses::{Lane, ReservedLane, first_free};
 use crate::world::beacons::BeaconProxies;
 use crate::world::names::{Hosts, NameServer};
 use crate::world::scenario::Scenario;
-use crate::world::sites::{AccessLog, SiteServers};
+use crate::world::site_pages::SiteWeb;
+use crate::world::site_servers::{AccessLog, SiteServers};
 use crate::world::timer::{Lateness, Timer};
 use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::Wan;
-use crate::world::web::SiteWeb;
 
 /// The name server's port.
 pub const NAMES_PORT: u16 = 5300;
@@ -212,13 +211,6 @@ impl Drop for World {
 
 async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
-}
-
-/// Raises the limit on open files to the hard limit, because a thousand listeners and their
-/// connections exceed the default.
-fn raise_file_limit() -> anyhow::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
 }
 
 fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {

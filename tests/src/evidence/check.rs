@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use hyper::StatusCode;
 
 use crate::evidence::batch_record::{BatchRecord, TaskRecord};
-use crate::world::sites::Access;
-use crate::world::web::{DISALLOWED, SiteWeb};
+use crate::world::site_pages::{DISALLOWED, SiteWeb};
+use crate::world::site_servers::Access;
 
 /// Maximum number of violations printed per check.
 const TOLD: usize = 5;
@@ -209,7 +209,7 @@ pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::world::web::WebRules;
+    use crate::world::site_pages::WebRules;
 
     pub(crate) fn task(site: &str) -> TaskRecord {
         TaskRecord {

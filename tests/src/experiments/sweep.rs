@@ -29,7 +29,7 @@ use self::survey::Survey;
 use self::targets::LEAST_SHARE_SIMULATED;
 use crate::evidence::float;
 use crate::world::scenario::Scenario;
-use crate::world::web::{SiteRequest, SiteWeb};
+use crate::world::site_pages::{SiteRequest, SiteWeb};
 
 pub mod batch;
 pub mod finished_cells;

@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::world::sites::{Body, delayed_body};
+use crate::world::site_servers::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
 /// Possible ports of all beacons and proxies. There are several ports, because an agent outside the

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use landfall_scheduler::simulate::Matrix;
 
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
-use crate::world::web::WebRules;
+use crate::world::site_pages::WebRules;
 
 /// Packet loss on all paths of a matrix. Matrices have no loss data, so the value is the loss
 /// within one carrier in the paper's layout.

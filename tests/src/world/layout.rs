@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
-use crate::world::web::WebRules;
+use crate::world::site_pages::WebRules;
 
 /// The paper's layout.
 pub const PAPER: &str = include_str!("../../scenarios/paper.toml");

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::world::sites::listen;
+use crate::world::site_servers::listen;
 
 const TTL_SECONDS: u32 = 300;
 /// Maximum size in bytes of a query over UDP.

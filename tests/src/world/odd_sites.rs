@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::sites::listen;
+use crate::world::site_servers::listen;
 
 /// Time between two pieces of 256 bytes from an [`Oddity::TarPit`]. After ten seconds, agents abort
 /// a body that arrives at less than 1,024 bytes per second. At 2,560 bytes per second, agents abort

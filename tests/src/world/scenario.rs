@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::world::web::WebRules;
+use crate::world::site_pages::WebRules;
 
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -89,14 +89,5 @@ impl Scenario {
 
     pub fn sites_of(&self, machine: usize) -> impl Iterator<Item = usize> {
         self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
-    }
-
-    pub fn median_rtt(&self) -> Duration {
-        let others = self.mesh.iter().enumerate().flat_map(|(from, row)| {
-            row.iter().enumerate().filter(move |(to, _)| *to != from).map(|(_, link)| link.rtt_ms)
-        });
-        let mut all: Vec<f64> = others.chain(self.paths.iter().flatten().map(|link| link.rtt_ms)).collect();
-        all.sort_by(f64::total_cmp);
-        Duration::from_secs_f64(all.get(all.len() / 2).copied().unwrap_or(0.0) / 1e3)
     }
 }

@@ -1,4 +1,4 @@
-//! The synthetic web. The pages of each site are drawn from the scenario's seed by [`WebRules`].
+//! The pages of the emulated sites. They are drawn from the scenario's seed by [`WebRules`].
 //!
 //! Pages form a tree rooted at `/`. Pages also have cross links, broken links and links to other
 //! hosts. The server delays its response for some pages. The body of a page is generated for each

@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::world::site_pages::{NO_PAGE, NO_ROBOTS, SiteWeb};
 use crate::world::wan::{Connection, Destination, Wan};
-use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 const BACKLOG: u32 = 1024;
 /// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets cubic

@@ -7,7 +7,8 @@
 mod cuts;
 mod delay_and_loss;
 mod device;
-mod forward;
+mod forward_to_schedulers;
+mod kernel_settings;
 mod namespace;
 mod paths;
 mod router;
@@ -30,6 +31,7 @@ use crate::world::scenario::Scenario;
 use crate::world::timer::Lateness;
 use delay_and_loss::Switch;
 use device::Addresses;
+use forward_to_schedulers::forward_to_schedulers;
 use namespace::NamespaceThread;
 use paths::PathTable;
 use router::Router;
@@ -121,7 +123,7 @@ impl Network {
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         if !forwarded.contains(&port) {
-            forward::forward(port, Lane::TUN.schedulers(), &self.core, &self.agents, tasks, shutdown)?;
+            forward_to_schedulers(port, Lane::TUN.schedulers(), &self.core, &self.agents, tasks, shutdown)?;
             forwarded.push(port);
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::World;
+use super::scenario::Scenario;
 use crate::machine::CpuTime;
 
 /// Lateness of the emulated network up to this limit never makes a run void.
@@ -18,7 +19,7 @@ impl World {
     /// had to drop packets.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
-        let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
+        let allowed = MAX_LATENESS.max(median_rtt(self.scenario()).mul_f64(0.05));
         if late > allowed {
             return Some(format!("the emulated network was late: p99 {late:.1?}, allowed {allowed:.1?}"));
         }
@@ -33,6 +34,17 @@ impl World {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
+}
+
+/// The median round trip over all links of a scenario.
+fn median_rtt(scenario: &Scenario) -> Duration {
+    let others =
+        scenario.mesh.iter().enumerate().flat_map(|(from, row)| {
+            row.iter().enumerate().filter(move |(to, _)| *to != from).map(|(_, link)| link.rtt_ms)
+        });
+    let mut all: Vec<f64> = others.chain(scenario.paths.iter().flatten().map(|link| link.rtt_ms)).collect();
+    all.sort_by(f64::total_cmp);
+    Duration::from_secs_f64(all.get(all.len() / 2).copied().unwrap_or(0.0) / 1e3)
 }
 
 /// Why times are unreliable if only the fraction `idle` of processor time was idle; `None` if the

@@ -22,7 +22,7 @@ use crate::experiments::sweep::settings::{LandmarkPlace, LayoutData, Point, Sett
 use crate::machine::CpuTime;
 use crate::world::World;
 use crate::world::scenario::AgentNode;
-use crate::world::void::too_busy;
+use crate::world::void_timing::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";

@@ -9,7 +9,7 @@ use super::simulated_scheduler::CrawlHistory;
 use super::survey::Survey;
 use crate::evidence::float;
 use crate::world::scenario::Scenario;
-use crate::world::web::SiteRequest;
+use crate::world::site_pages::SiteRequest;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {

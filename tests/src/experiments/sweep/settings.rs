@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::layout::{Layout, PAPER, parse_toml};
 use crate::world::scenario::{Scenario, SiteNode};
-use crate::world::web::WebRules;
+use crate::world::site_pages::WebRules;
 
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;

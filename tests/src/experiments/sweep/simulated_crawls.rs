@@ -344,7 +344,7 @@ pub(super) mod tests {
     use super::super::survey::Survey;
     use super::*;
     use crate::world::scenario::{AgentNode, Link, SiteNode};
-    use crate::world::web::{SiteRequest, WebRules};
+    use crate::world::site_pages::{SiteRequest, WebRules};
 
     /// A scenario whose agents have access links of 2 MB/s. `rtt_ms[agent]` is the agent's round
     /// trip, the same for every site.

@@ -1,7 +1,6 @@
 //! Sets up a TUN device, with its addresses and routes.
 
-use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
+use super::kernel_settings;
 use super::namespace::NetNamespace;
 
 const TUN: &str = "/dev/net/tun";
@@ -20,26 +20,6 @@ pub(super) const MTU: usize = 1500;
 /// but only the scenario's rules may cause losses.
 const QUEUE: u32 = 20_000;
 
-/// Settings in every namespace, as paths below /proc/sys/net. A setting that the kernel does not
-/// have is skipped.
-const SETTINGS: [(&str, &str); 6] = [
-    // Scenarios have no IPv6. With IPv6, the router would have to carry packets of neighbour
-    // discovery.
-    ("ipv6/conf/all/disable_ipv6", "1"),
-    ("ipv6/conf/default/disable_ipv6", "1"),
-    // A connection must not reuse metrics of earlier connections, because runs would then influence
-    // each other.
-    ("ipv4/tcp_no_metrics_save", "1"),
-    // Processes may send ICMP echo requests without root.
-    ("ipv4/ping_group_range", "0 2147483647"),
-    // In the agents' namespaces, the lab listens on the schedulers' ports, which come from the
-    // host's range of ephemeral ports (by default 32768 to 60999). So the ephemeral ports of a
-    // namespace must be lower.
-    ("ipv4/ip_local_port_range", "1024 32767"),
-    // Reverse path filtering is useless, because there is only one route.
-    ("ipv4/conf/all/rp_filter", "0"),
-];
-
 /// The addresses of a namespace.
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
@@ -48,29 +28,18 @@ pub(super) enum Addresses {
     All(Vec<String>),
 }
 
-/// Creates the device, addresses and routes of a namespace.
+/// Creates the device, addresses and routes of a namespace, and writes its kernel settings.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
     // The device file is checked first, because opening a missing file could create an ordinary
     // file.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
-        for (setting, value) in SETTINGS {
-            write(setting, value)?;
-        }
+        kernel_settings::write_all()?;
         let device = DeviceBuilder::new().name(NAME).enable(false).build_sync().context("make a TUN device")?;
         device.set_nonblocking(true).context("make the TUN device answer at once")?;
         ip(&commands(&addresses))?;
         Ok(device)
     })?
-}
-
-fn write(setting: &str, value: &str) -> anyhow::Result<()> {
-    let file = Path::new("/proc/sys/net").join(setting);
-    match fs::write(&file, value) {
-        // A kernel without IPv6 does not have the settings of IPv6.
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        written => written.with_context(|| format!("write {value} to {}", file.display())),
-    }
 }
 
 fn commands(addresses: &Addresses) -> String {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::namespace::NetNamespace;
-use crate::world::sites::listen;
+use crate::world::site_servers::listen;
 
 /// Time limit for a connection through the network. The time limit of agents is shorter.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ struct NextHop {
 
 /// Forwards a port on every agent's loopback to the same port on the host's loopback, until
 /// `shutdown` is cancelled. Fails if the port is in use in a namespace.
-pub(super) fn forward(
+pub(super) fn forward_to_schedulers(
     port: u16,
     schedulers: Ipv4Addr,
     core: &NetNamespace,

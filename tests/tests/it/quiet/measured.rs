@@ -10,7 +10,7 @@ use landfall_lab::evidence::check::RunKind;
 use landfall_lab::evidence::measurement_accuracy;
 use landfall_lab::world::Grade;
 use landfall_lab::world::layout::SMALL;
-use landfall_lab::world::sites::Access;
+use landfall_lab::world::site_servers::Access;
 use landfall_lab::world::tun;
 
 use crate::harness::{
