@@ -1,6 +1,6 @@
 //! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
-//! `probe::sample_schedule` decides a prober's next step, and `probe::stopping_rule` decides when to
-//! stop. `probe::weighted_mean` summarises the samples. `probe::origin_search` finds a site's
+//! `probe::sample_schedule` decides a prober's next step, and `probe::stopping_rule` decides when
+//! to stop. `probe::weighted_mean` summarises the samples. `probe::origin_search` finds a site's
 //! origin.
 //!
 //! The prober pauses before *every* request. So even if several probers measure a host one after

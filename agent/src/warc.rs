@@ -2,10 +2,10 @@
 //! of its own. Each WARC file has an index (`.jsonl`) with a line of JSON for each response.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`recording`, `answered_request`, `body`) and sends them to the `writer`. The writer
-//! appends responses (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
-//! `folder`). Blocking disk operations run on tokio's threads for blocking tasks, and the length of
-//! every queue is limited.
+//! responses while they arrive (`recording`, `answered_request`, `body`) and sends them to the
+//! `writer`. The writer appends responses (`volume`, `member`, `fields`, `digest`) to one file
+//! after another (`names`, `folder`). Blocking disk operations run on tokio's threads for blocking
+//! tasks, and the length of every queue is limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl logs a page as visited only after
 //! [`Recorder::stored`] has returned. If a crash loses a page, the page is fetched again.
@@ -128,8 +128,8 @@ impl Recorder {
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }
 
-    /// Passes completed exchanges to the writer, and waits until pages can be stored. The crawl then
-    /// sends its next request.
+    /// Passes completed exchanges to the writer, and waits until pages can be stored. The crawl
+    /// then sends its next request.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {
             // Ignore the error here, because `stored` and `synced` report it.

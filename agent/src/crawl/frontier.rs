@@ -4,8 +4,8 @@
 //! to a path and each sitemap adds one frame (a record) to the log. An incomplete frame is ignored,
 //! so after a restart a crawl resumes at the end of its last whole frame. Memory holds only the set
 //! of seen paths (`known_paths`, `fingerprint_set`) and the part of the queue that is being read.
-//! If the queue is full, new paths are dropped. The frontier does not record the dropped paths, only
-//! that the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
+//! If the queue is full, new paths are dropped. The frontier does not record the dropped paths,
+//! only that the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 

@@ -56,11 +56,11 @@ impl RequestBase {
         &self,
         usual: Arc<RequestContext>,
         user_agent: Option<UserAgent>,
-        product: Option<Product>,
+        product: Option<&Product>,
     ) -> Arc<RequestContext> {
         if user_agent.is_none() && product.is_none() {
             return usual;
         }
-        Arc::new(self.context(UserAgent::of_crawl(&usual.user_agent, user_agent, product.as_ref())))
+        Arc::new(self.context(UserAgent::of_crawl(&usual.user_agent, user_agent, product)))
     }
 }

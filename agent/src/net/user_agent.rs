@@ -81,8 +81,9 @@ impl UserAgent {
         Ok(Self { contact: url.into(), token: Self::PRODUCT.into(), value })
     }
 
-    /// The user agent of a crawl whose policy may set a contact URL and a product name. The policy's
-    /// user agent replaces the `usual` one, even if that comes from the agent's own settings.
+    /// The user agent of a crawl whose policy may set a contact URL and a product name. The
+    /// policy's user agent replaces the `usual` one, even if that comes from the agent's own
+    /// settings.
     pub(super) fn of_crawl(usual: &Self, of_policy: Option<Self>, product: Option<&Product>) -> Self {
         let user_agent = of_policy.unwrap_or_else(|| usual.clone());
         match product {

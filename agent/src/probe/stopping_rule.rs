@@ -1,11 +1,11 @@
-//! Decides when a prober stops to take samples: if there are enough, or if the host does not answer.
+//! Decides when a prober stops taking samples: if there are enough, or if the host does not answer.
 //! This module is pure.
 //!
 //! [`is_stable`] is checked after each answered sample: stop if the standard error of the result is
-//! at most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
-//! that of the median of normally distributed samples, √(π/2) · s / √n. Here s is the scaled MAD,
-//! and n is the number of samples within 3 s of the median. For few samples the weighted mean is
-//! the median; for many samples it is more exact than the median. Spikes increase the MAD, so a
+//! at most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error
+//! is that of the median of normally distributed samples, √(π/2) · s / √n. Here s is the scaled
+//! MAD, and n is the number of samples within 3 s of the median. For few samples the weighted mean
+//! is the median; for many samples it is more exact than the median. Spikes increase the MAD, so a
 //! host gets more requests if its samples disagree. If its first samples agree, they suffice,
 //! because two spikes seldom agree.
 //!

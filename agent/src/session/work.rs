@@ -281,7 +281,7 @@ impl Work {
             return Some(leases::release(key));
         };
         let GrantedLease { job, store, product, user_agent } = granted;
-        let context = self.request_base.context_of(context, user_agent, product);
+        let context = self.request_base.context_of(context, user_agent, product.as_ref());
         if !self.running.supersede(key) || self.free_slots() == 0 {
             return Some(leases::release(key));
         }

@@ -1,5 +1,5 @@
-//! `lab trials`: simulates how closely several estimators recover a known distance, which is a host's
-//! round trip.
+//! `lab trials`: simulates how closely several estimators recover a known distance, which is a
+//! host's round trip.
 //!
 //! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
 //! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
