@@ -1,7 +1,5 @@
 //! Chooses the points at which the search for a host's place starts.
 
-#![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
-
 use crate::gnp::objective::HUBER;
 
 use super::host::{Block, Host, LANES, Point, squares};
