@@ -6,6 +6,7 @@
 //! Of any other embedding, the store keeps only a line in the history.
 
 pub(crate) mod landmarks;
+pub(crate) mod lost_landmarks;
 pub(crate) mod placements;
 
 use std::collections::BTreeSet;

@@ -15,7 +15,7 @@ use sqlx::PgConnection;
 use crate::gnp::{self, ELECTION_SEED, Mesh, Nominee};
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
-use crate::store::embeddings::landmarks;
+use crate::store::embeddings::{landmarks, lost_landmarks};
 use crate::store::{Error, measurements, settings};
 
 use crate::jobs::leadership::Leader;
@@ -56,11 +56,11 @@ struct Replacement {
 /// is no longer lost.
 async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, Error> {
     // Usually no landmark is lost, and then this check avoids the lock.
-    if landmarks::longest_lost(conn, after).await?.is_none() {
+    if lost_landmarks::longest_absent(conn, after).await?.is_none() {
         return Ok(None);
     }
     settings::lock(conn).await?;
-    let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
+    let Some(lost) = lost_landmarks::longest_absent(conn, after).await? else { return Ok(None) };
     let agents = agents::list(conn).await?;
     let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
@@ -78,7 +78,7 @@ async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option
     if let Some(elected) = &elected {
         let minutes = lost.away_for.as_secs() / 60;
         let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
-        landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
+        lost_landmarks::replace(conn, lost.agent, elected.agent, &reason).await?;
     }
     let elected = elected.and_then(|elected| name(elected.agent));
     Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))

@@ -80,6 +80,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_removed_landmark_is_none_or_is_replaced_at_once(pool: PgPool) {
         use crate::store::embeddings::landmarks::{self, ChosenBy};
+        use crate::store::embeddings::lost_landmarks;
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _) = fixtures::crawler(&mut conn, "a").await;
         let an_hour = std::time::Duration::from_secs(3600);
@@ -88,7 +89,7 @@ mod tests {
             landmarks::replace(&mut tx, &[(agent, "chosen".to_owned())], by).await.expect("choose");
             remove(&mut tx, "a", false, fixtures::MAX_CRASHES).await.expect("remove");
             assert_eq!(landmarks::list(&mut tx).await.expect("list").len(), standing, "{by:?}");
-            let lost = landmarks::longest_lost(&mut tx, an_hour).await.expect("look");
+            let lost = lost_landmarks::longest_absent(&mut tx, an_hour).await.expect("look");
             assert_eq!(lost.map(|lost| lost.name), (by == ChosenBy::Election).then(|| "a".to_owned()));
             tx.rollback().await.expect("rollback");
         }

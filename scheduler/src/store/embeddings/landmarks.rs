@@ -33,15 +33,6 @@ pub enum ChosenBy {
     Election,
 }
 
-/// An elected landmark that stays disconnected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AbsentLandmark {
-    pub agent: AgentId,
-    pub name: String,
-    /// The time since the landmark's last session ended.
-    pub away_for: Duration,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectedAgent {
     pub agent: AgentId,
@@ -66,51 +57,6 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     )
     .run(conn)
     .await
-}
-
-/// The elected landmark that has been disconnected for the longest time. Considers only landmarks
-/// that have been removed, or whose last session ended more than `after` ago. Time before the
-/// present term of the role `fit` does not count as absence.
-pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
-    sqlx::query_as!(
-        AbsentLandmark,
-        r#"
-        select a.id as agent, a.name, now() - ended.at as "away_for!: Interval"
-        from landmarks l
-        join agents a on a.id = l.agent_id
-        -- A session counts as ended at `expires_at`. A new leader of reap extends sessions,
-        -- so an outage of all schedulers does not count as absence of an agent.
-        cross join lateral (
-            select greatest(l.chosen_at, max(s.expires_at)) as at from sessions s where s.agent_id = a.id
-        ) ended
-        where l.elected
-          and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
-          -- A removed agent does not return. Time before the present term does not count, because
-          -- agents cannot renew sessions while no scheduler runs.
-          and (a.removed_at is not null or greatest(
-              ended.at, (select t.taken_at from terms t where t.role = 'fit')
-          ) < now() - $1::interval)
-        order by ended.at, a.id
-        limit 1
-        "#,
-        Interval(after),
-    )
-    .optional(conn)
-    .await
-}
-
-/// Replaces a landmark with an elected agent. Changes nothing and returns `false` if `lost` is no
-/// longer a landmark.
-pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
-    let replaced = sqlx::query!(
-        "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
-        lost.get(),
-        by.get(),
-        reason,
-    )
-    .affected(conn)
-    .await?;
-    Ok(replaced > 0)
 }
 
 /// The landmarks, in the order in which they were chosen.
