@@ -12,9 +12,10 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use chrono::{DateTime, Utc};
 use indicatif::ProgressBar;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
@@ -32,7 +33,7 @@ mod pg_dump;
 mod restore;
 mod secrets;
 
-pub use restore::{Restore, restore};
+pub use restore::{Restore, RestoredBackup, restore};
 
 use manifest::{MANIFEST, Manifest};
 use pg_dump::{DUMP, Libpq, ensure_schema};
@@ -54,12 +55,28 @@ pub struct Backup {
     pub progress: ProgressBar,
 }
 
-/// Makes a backup. Returns a text that describes the backup to the operator.
+/// A backup that was made.
+#[derive(Debug, Clone)]
+pub struct MadeBackup {
+    pub sites: i64,
+    pub agents: i64,
+    /// The time of the snapshot, by the database's clock.
+    pub made_at: DateTime<Utc>,
+    /// Whether the backup contains the secrets.
+    pub secrets: bool,
+    pub file: PathBuf,
+    /// The length of the file in bytes.
+    pub length: u64,
+    /// How long the backup took.
+    pub took: Duration,
+}
+
+/// Makes a backup.
 ///
 /// # Errors
 /// When the backup cannot be made; the message names the obstacle. In that case no file is written,
 /// and an existing file is kept.
-pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
+pub async fn backup(wanted: Backup) -> anyhow::Result<MadeBackup> {
     let began = Instant::now();
     ensure_free(&wanted)?;
     let data_dir = wanted.data_dir.clone().map_or_else(DataDir::default_path, Ok)?;
@@ -77,24 +94,8 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     };
     database.close().await?;
     let (manifest, length) = made?;
-    let held = match manifest.secrets {
-        true => "it contains the operator's token and the authority's key: whoever can read it controls the fleet",
-        false => "it contains no secrets: keep operator-token and tls of the data directory with it",
-    };
-    Ok(format!(
-        "backed up {} sites and {} agents as of {} into {} ({:.1} MB) in {:.1} s\n{held}\n",
-        manifest.sites,
-        manifest.agents,
-        manifest.made_at.format("%Y-%m-%d %H:%M:%S UTC"),
-        wanted.file.display(),
-        megabytes(length),
-        began.elapsed().as_secs_f64()
-    ))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people, to a decimal")]
-fn megabytes(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
+    let Manifest { sites, agents, made_at, secrets, .. } = manifest;
+    Ok(MadeBackup { sites, agents, made_at, secrets, file: wanted.file, length, took: began.elapsed() })
 }
 
 fn ensure_free(wanted: &Backup) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! The flags of `landfall backup` and `landfall restore`.
+//! `landfall backup` and `landfall restore`: their flags, and what they print.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::ConnectionArgs;
 use super::output::progress::Bar;
-use crate::app::backup::{self, Backup, Restore};
+use crate::app::backup::{self, Backup, MadeBackup, Restore, RestoredBackup};
 use crate::app::exit::print;
+use crate::app::up::quoted;
 use crate::config::Config;
 
 /// The database, named as by the scheduler's own flags.
@@ -59,8 +60,29 @@ impl BackupArgs {
         };
         let done = backup::backup(wanted).await;
         drop(bar);
-        print(&done?)
+        print(&made(&done?))
     }
+}
+
+/// The text that a successful `landfall backup` prints.
+fn made(done: &MadeBackup) -> String {
+    let MadeBackup { sites, agents, made_at, secrets, file, length, took } = done;
+    let held = match secrets {
+        true => "it contains the operator's token and the authority's key: whoever can read it controls the fleet",
+        false => "it contains no secrets: keep operator-token and tls of the data directory with it",
+    };
+    format!(
+        "backed up {sites} sites and {agents} agents as of {} into {} ({:.1} MB) in {:.1} s\n{held}\n",
+        made_at.format("%Y-%m-%d %H:%M:%S UTC"),
+        file.display(),
+        megabytes(*length),
+        took.as_secs_f64()
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people, to a decimal")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 #[derive(Debug, Args)]
@@ -85,8 +107,92 @@ impl RestoreArgs {
             secrets: !self.without_secrets,
             progress: bar.clone(),
         };
+        let private = wanted.database_url.is_none();
         let done = backup::restore(wanted).await;
         drop(bar);
-        print(&done?)
+        print(&restored(&done?, private))
+    }
+}
+
+/// The text that a successful `landfall restore` prints. `private` says whether the database is the
+/// private Postgres of the data directory.
+fn restored(done: &RestoredBackup, private: bool) -> String {
+    let RestoredBackup { sites, agents, secrets, data_dir, result } = done;
+    let secrets = match (secrets, private) {
+        (true, _) => "those of the backup, now in the data directory",
+        (false, false) => {
+            "none restored: copy operator-token and tls of a scheduler of this fleet into the data directory before \
+             you start it"
+        }
+        (false, true) => {
+            "none restored: copy operator-token and tls of the fleet into the data directory before you start it; \
+             otherwise the scheduler makes new ones, and agents on other machines must be enrolled again"
+        }
+    };
+    let data_dir = quoted(&data_dir.to_string_lossy());
+    let start = match private {
+        false => format!("landfall serve --data-dir {data_dir} --database-url URL"),
+        true => format!("landfall up --data-dir {data_dir}"),
+    };
+    format!(
+        "{}\n  contains        {sites} sites, {agents} agents\n  secrets         {secrets}\n\
+         Everything that happened after {} is lost:\n\
+         \x20 - crawls that ended since then are repeated; agents' reports of them are refused as \"restored\"\n\
+         \x20 - submissions, cancellations and settings made since then must be made again\n\
+         \x20 - agents enrolled since then must be enrolled again; agents removed since then are back: landfall agents list\n\
+         \x20 - an operator's token replaced since then is valid again; enrolment tokens are void\n\
+         start the scheduler at its former address: {start}\n",
+        result.sentence(),
+        result.backed_up_at.format("%Y-%m-%d %H:%M:%S UTC"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::store::schema::restores::RestoreResult;
+
+    #[test]
+    fn it_is_said_what_a_backup_contains() {
+        let done = |secrets| MadeBackup {
+            sites: 500,
+            agents: 2,
+            made_at: DateTime::UNIX_EPOCH,
+            secrets,
+            file: "b.tar".into(),
+            length: 1_200_000,
+            took: Duration::from_millis(1500),
+        };
+        assert_eq!(
+            made(&done(true)),
+            "backed up 500 sites and 2 agents as of 1970-01-01 00:00:00 UTC into b.tar (1.2 MB) in 1.5 s\n\
+             it contains the operator's token and the authority's key: whoever can read it controls the fleet\n"
+        );
+        assert!(made(&done(false)).contains("it contains no secrets"));
+    }
+
+    #[test]
+    fn it_is_said_what_a_restore_did_and_how_to_start() {
+        let result = RestoreResult {
+            at: DateTime::UNIX_EPOCH,
+            backed_up_at: DateTime::UNIX_EPOCH,
+            backup_version: "1.0".into(),
+            sessions: 1,
+            leases: 2,
+            tokens: 3,
+        };
+        let done =
+            |secrets| RestoredBackup { sites: 500, agents: 2, secrets, data_dir: "/d".into(), result: result.clone() };
+        let said = restored(&done(true), true);
+        assert!(said.contains("500 sites, 2 agents") && said.contains("those of the backup"), "{said}");
+        assert!(said.ends_with("address: landfall up --data-dir /d\n"), "{said}");
+        let said = restored(&done(false), false);
+        assert!(said.contains("none restored: copy operator-token and tls of a scheduler"), "{said}");
+        assert!(said.ends_with("landfall serve --data-dir /d --database-url URL\n"), "{said}");
+        assert!(restored(&done(false), true).contains("must be enrolled again"));
     }
 }

@@ -18,7 +18,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended};
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
-use crate::app::up::{self, quoted};
+use crate::app::up;
 use crate::store;
 use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::schema::{self, snapshots};
@@ -41,13 +41,23 @@ pub struct Restore {
     pub progress: ProgressBar,
 }
 
-/// Restores a backup. Returns a text that tells the operator what was restored and what remains to
-/// be done.
+/// A backup that was restored.
+#[derive(Debug, Clone)]
+pub struct RestoredBackup {
+    pub sites: i64,
+    pub agents: i64,
+    /// Whether secrets of the backup were written into the data directory.
+    pub secrets: bool,
+    pub data_dir: PathBuf,
+    pub result: RestoreResult,
+}
+
+/// Restores a backup.
 ///
 /// # Errors
 /// When the backup cannot be restored; the message names the obstacle. In that case nothing is
 /// restored.
-pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
+pub async fn restore(wanted: Restore) -> anyhow::Result<RestoredBackup> {
     let interrupted = exit::on_signal()?;
     let data_dir = wanted.data_dir.clone().map_or_else(DataDir::default_path, Ok)?;
     let path = wanted.file.clone();
@@ -63,7 +73,7 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     ensure_theirs(&source.manifest, &data_dir)?;
     let (manifest, progress) = (source.manifest.clone(), wanted.progress.clone());
     let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
-    let (work, restored) = match &wanted.database_url {
+    let (work, result) = match &wanted.database_url {
         Some(url) => {
             let options = up::database_options(url)?;
             up::reach(&options).await?;
@@ -71,7 +81,9 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
         }
         None => work.into_private(&interrupted).await?,
     };
-    Ok(summary(&wanted, &work, &restored))
+    let Manifest { sites, agents, .. } = work.manifest;
+    let secrets = work.secrets.files().next().is_some();
+    Ok(RestoredBackup { sites, agents, secrets, data_dir: work.data_dir, result })
 }
 
 /// Checks that secrets that are already in the data directory belong to the backup.
@@ -244,35 +256,4 @@ impl RestoreInput {
         conn.close().await.context("disconnect from the database")?;
         Ok((work, restored))
     }
-}
-
-/// The text that a successful `landfall restore` prints.
-fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
-    let Manifest { sites, agents, made_at, .. } = &work.manifest;
-    let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {
-        (true, _) => "those of the backup, now in the data directory",
-        (false, true) => {
-            "none restored: copy operator-token and tls of a scheduler of this fleet into the data directory before \
-             you start it"
-        }
-        (false, false) => {
-            "none restored: copy operator-token and tls of the fleet into the data directory before you start it; \
-             otherwise the scheduler makes new ones, and agents on other machines must be enrolled again"
-        }
-    };
-    let start = match &wanted.database_url {
-        Some(_) => format!("landfall serve --data-dir {} --database-url URL", quoted(&work.data_dir.to_string_lossy())),
-        None => format!("landfall up --data-dir {}", quoted(&work.data_dir.to_string_lossy())),
-    };
-    format!(
-        "{}\n  contains        {sites} sites, {agents} agents\n  secrets         {secrets}\n\
-         Everything that happened after {} is lost:\n\
-         \x20 - crawls that ended since then are repeated; agents' reports of them are refused as \"restored\"\n\
-         \x20 - submissions, cancellations and settings made since then must be made again\n\
-         \x20 - agents enrolled since then must be enrolled again; agents removed since then are back: landfall agents list\n\
-         \x20 - an operator's token replaced since then is valid again; enrolment tokens are void\n\
-         start the scheduler at its former address: {start}\n",
-        restored.sentence(),
-        made_at.format("%Y-%m-%d %H:%M:%S UTC"),
-    )
 }
