@@ -20,6 +20,8 @@ mod account;
 mod binaries;
 mod cluster;
 mod error;
+mod former_server;
+mod pid_file;
 mod server;
 mod settings;
 
@@ -109,7 +111,7 @@ impl PrivatePostgres {
     /// Options to connect to the server that another process runs on this data directory; `None` if
     /// no server is running.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
-        Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
+        Ok(pid_file::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
 
     /// Checks whether a scheduler that runs as the user `scheduler` could start the server of this
@@ -230,7 +232,7 @@ impl PreparedServer {
         let cluster = PrivatePostgres::cluster(data_dir);
         let binaries = Self::binaries(&cluster, data_dir)?;
         cluster::initialise(&cluster, &binaries, &account)?;
-        cluster::await_former_server(&cluster)?;
+        former_server::wait(&cluster)?;
         let socket = SocketDir::make(data_dir, &account)?;
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }

@@ -1,16 +1,13 @@
-//! Handles the cluster's files: reads the cluster's version, initialises the cluster, waits until a
-//! previous server has stopped, and makes the socket's folder.
+//! Handles the cluster's files: reads the cluster's version, initialises the cluster, and makes the
+//! socket's folder.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, ensure};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use anyhow::{Context, anyhow};
 
 use super::account::{Account, USER};
 use super::binaries::Binaries;
@@ -20,10 +17,6 @@ use super::settings::PORT;
 
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// Maximum time that a previous server may take to stop after its scheduler has ended.
-const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
-/// The interval at which a previous server is checked while it stops.
-const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
 
 fn failed(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
@@ -109,81 +102,6 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
     Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
 
-/// Waits until no server uses the cluster. If the previous scheduler was killed, its server may
-/// still be shutting down.
-pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    while let Some(pid) = former_server(cluster)? {
-        let (path, waited) = (cluster.display(), FORMER_SERVER_PATIENCE.as_secs());
-        ensure!(
-            begun.elapsed() <= FORMER_SERVER_PATIENCE,
-            "the Postgres process {pid} of a former scheduler still uses {path} after {waited} s: stop that process, \
-             then start again"
-        );
-        std::thread::sleep(FORMER_SERVER_POLL);
-    }
-    Ok(())
-}
-
-/// The socket folder of a server that another process runs on this cluster; `None` if no server is
-/// running. Changes nothing.
-pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
-    /// The line of `postmaster.pid` that contains the socket's folder, counted from 0. The server
-    /// writes this line once it listens.
-    const LINE: usize = 4;
-    let PidFile::Of(_, text) = pid_file(cluster)? else { return Ok(None) };
-    Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
-}
-
-/// The meaning of the file `postmaster.pid` of a cluster.
-enum PidFile {
-    /// There is no such file, or its process has ended.
-    Over,
-    /// The PID in the file now belongs to another process.
-    Outdated,
-    /// The server with this PID is running. Also contains the text of the file.
-    Of(Pid, String),
-}
-
-fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
-    let path = cluster.join("postmaster.pid");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PidFile::Over),
-        Err(error) => return Err(anyhow!(error).context(failed("read", &path))),
-    };
-    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()).map(Pid::from_raw) else {
-        return Ok(PidFile::Over);
-    };
-    if kill(pid, None) == Err(nix::errno::Errno::ESRCH) {
-        return Ok(PidFile::Over);
-    }
-    // The working directory of a Postgres server is its cluster.
-    let at_work = fs::read_link(format!("/proc/{pid}/cwd")).ok();
-    let ours = at_work.is_some() && at_work == cluster.canonicalize().ok();
-    Ok(if ours { PidFile::Of(pid, text) } else { PidFile::Outdated })
-}
-
-/// The PID of the server that `postmaster.pid` names; `None` if that server is not running.
-///
-/// After a reboot another process may have the same PID, and Postgres would refuse to start while
-/// that process runs. Therefore the file is removed if its PID belongs to another process. Two
-/// servers still cannot use the cluster at the same time, because Postgres also checks whether the
-/// shared memory of a previous server is in use.
-fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
-    match pid_file(cluster)? {
-        PidFile::Over => return Ok(None),
-        PidFile::Of(pid, _) => return Ok(Some(pid)),
-        PidFile::Outdated => {}
-    }
-    let path = cluster.join("postmaster.pid");
-    match fs::remove_file(&path) {
-        Ok(()) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(anyhow!(error).context(failed("remove", &path))),
-    }
-}
-
 /// The folder of the socket. It is in the data directory, or a temporary folder if the path would
 /// be too long.
 #[derive(Debug)]
@@ -239,27 +157,6 @@ fn make_dir(path: &Path, account: Account) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_number_that_is_anothers_by_now_does_not_hold_the_cluster() {
-        let base = tempfile::tempdir().unwrap();
-        let pid_file = base.path().join("postmaster.pid");
-        // The PID of this process, which is running but is not a Postgres server in that directory.
-        fs::write(&pid_file, format!("{}\n{}\n", std::process::id(), base.path().display())).unwrap();
-        assert_eq!(former_server(base.path()).unwrap(), None);
-        assert!(!pid_file.exists());
-    }
-
-    #[test]
-    fn a_former_server_is_waited_for() {
-        let base = tempfile::tempdir().unwrap();
-        // A server is recognised by its PID and its working directory.
-        let mut former = std::process::Command::new("sleep").arg("3").current_dir(base.path()).spawn().unwrap();
-        fs::write(base.path().join("postmaster.pid"), format!("{}\n", former.id())).unwrap();
-        assert!(former_server(base.path()).unwrap().is_some());
-        await_former_server(base.path()).unwrap();
-        assert!(former.try_wait().unwrap().is_some());
-    }
 
     #[test]
     fn a_long_path_gets_a_short_socket_directory_of_its_own() {
