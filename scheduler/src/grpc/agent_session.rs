@@ -14,13 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+mod checkpoints;
 pub(super) mod convert;
-mod crawls;
 mod group_commit;
 mod heartbeats;
 mod orders;
 mod outcome_commits;
 mod outcomes;
+mod permits;
+mod returned_leases;
 mod session;
 mod stream;
 

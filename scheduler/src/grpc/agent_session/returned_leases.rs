@@ -1,5 +1,4 @@
-//! Handles an agent's messages about running crawls: progress, requests to use an address, and
-//! returned leases.
+//! Takes back the leases that an agent returns.
 
 use std::time::Duration;
 
@@ -11,9 +10,8 @@ use super::convert;
 use super::session::Session;
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::leases::{self, checkpoints, preemptions};
+use crate::store::leases::{self, preemptions};
 use crate::store::schema::restores;
-use crate::store::sites::addresses::{self, PermitResult};
 
 /// Time during which an agent gets no leases after it returned a lease because it had no room or
 /// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
@@ -58,40 +56,5 @@ impl Session {
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(())
-    }
-
-    /// Stores a crawl's checkpoint, unless the agent no longer has the lease.
-    pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
-        let checkpoint = convert::checkpoint(checkpoint)?;
-        let mut conn = self.connection().await?;
-        if !checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await? {
-            let (task, token) = (checkpoint.task, checkpoint.token);
-            tracing::debug!(agent.name = self.name, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
-        }
-        Ok(())
-    }
-
-    /// Answers whether a crawl may send requests to an address. If the agent no longer has the
-    /// lease, no answer is sent, because another message tells the agent that the lease has ended.
-    pub(super) async fn permit(&mut self, asked: v1::PermitRequest) -> Result<(), Status> {
-        let request = convert::permit_request(&asked, self.agent, self.session)?;
-        let cap = self.scheduler.config.politeness.crawls_at_address;
-        addresses::note_address(&mut *self.connection().await?, &request).await?;
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let answer = addresses::permit(&mut tx, &request, cap).await?;
-        store::commit(tx).await?;
-        let reason = match answer {
-            PermitResult::NotHeld => {
-                tracing::debug!(agent.name = self.name, task.id = %request.task, "an address for a lease that is not held");
-                return Ok(());
-            }
-            PermitResult::Granted => None,
-            PermitResult::Full { crawls } => {
-                self.free = self.free.saturating_add(1);
-                self.wake.notify_one();
-                Some(format!("{crawls} crawled at {}", request.address))
-            }
-        };
-        self.send(convert::permit_answer(asked, reason)).await
     }
 }
