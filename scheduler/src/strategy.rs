@@ -9,7 +9,7 @@
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
-use crate::model::Strategy;
+use crate::model::{Fallback, FallbackCause, Strategy};
 
 mod candidate;
 mod choice;
@@ -58,6 +58,14 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
             rules::random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice })
         }
     }
+}
+
+/// Chooses an agent for a strategy that needs distances, while the map's alarm is on. The distances
+/// are not trusted, so the agent is drawn at random; `alarm` says why.
+pub fn choose_during_alarm(alarm: &str, candidates: &[Candidate], seed: u64) -> Option<Choice> {
+    let choice = rules::random::choose(&ordered(candidates), &mut ChaCha8Rng::seed_from_u64(seed))?;
+    let fallback = Fallback { cause: FallbackCause::UntrustedMap, said: alarm.to_owned() };
+    Some(Choice { fallback: Some(fallback), ..choice })
 }
 
 #[cfg(test)]

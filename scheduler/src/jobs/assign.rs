@@ -153,7 +153,7 @@ impl Assign {
                 unmet.entry(task.batch).or_default().push(task.task);
             }
             let facts = facts.get(&task.task).cloned().unwrap_or_default();
-            let Some((choice, seed, why)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
+            let Some((choice, seed, why)) = chosen_for(task, &facts, &known, &candidates, alarm.as_deref()) else {
                 continue;
             };
             let asked = confirmation_states.contains_key(&task.site);
@@ -162,8 +162,7 @@ impl Assign {
                 unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
-            let alarmed = alarm.as_deref().filter(|_| task.strategy.needs_distance());
-            let mut choice = Choice { fallback: fallback(task, choice.fallback, alarmed), ..choice };
+            let mut choice = Choice { fallback: fallback(task, choice.fallback), ..choice };
             record_loads(&mut choice, &agents);
             let exclusions = admission.exclusions(&mut tx, task.batch).await?;
             admission.took(task.batch, choice.agent);

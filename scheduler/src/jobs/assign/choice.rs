@@ -15,30 +15,28 @@ pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
 
-/// The cause of a fallback. Two causes are more specific than `generic` and replace it: an alarm,
-/// and the reason why the site is unmeasured.
-pub(super) fn fallback(task: &WaitingTask, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
-    match alarm {
-        Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
-        None => generic.map(|generic| task.unmeasured.clone().map_or(generic, Into::into)),
+/// The cause of a fallback. If the site is unmeasured, the reason is more specific than the cause
+/// that the strategy gave, and replaces it, unless the cause is an alarm.
+pub(super) fn fallback(task: &WaitingTask, given: Option<Fallback>) -> Option<Fallback> {
+    match given {
+        Some(given) if given.cause != FallbackCause::UntrustedMap => {
+            Some(task.unmeasured.clone().map_or(given, Into::into))
+        }
+        given => given,
     }
 }
 
-/// The choice for one task, its seed, and its cause. During an alarm, distances are not trusted.
+/// The choice for one task, its seed, and its cause.
 pub(super) fn chosen_for(
     task: &WaitingTask,
     facts: &SiteFacts,
     known: &Known,
     candidates: &[Candidate],
-    alarm: bool,
+    alarm: Option<&str>,
 ) -> Option<(Choice, u64, ChoiceReasons)> {
     let seed = draw_seed(task);
-    if alarm && task.strategy.needs_distance() {
-        return Some((
-            strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?,
-            seed,
-            ChoiceReasons::default(),
-        ));
+    if let Some(alarm) = alarm.filter(|_| task.strategy.needs_distance()) {
+        return Some((strategy::choose_during_alarm(alarm, candidates, seed)?, seed, ChoiceReasons::default()));
     }
     let parted = task.parted.clone();
     if let Some(former) = task.former.as_ref().filter(|_| parted.is_some())

@@ -150,7 +150,7 @@ impl PlanInput {
             if !admission.admits(task.batch, choice.agent) {
                 continue;
             }
-            let fallback = fallback(task, choice.fallback.clone(), self.alarm.as_deref());
+            let fallback = fallback(task, choice.fallback.clone());
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
             let why = match self.preempted.get(&task.task) {
@@ -270,9 +270,11 @@ impl PlanInput {
 
     /// Draws a random agent, because no distance is known or trusted.
     fn draw(&self, task: &WaitingTask, among: &[Candidate]) -> Option<Choice> {
+        if let Some(alarm) = &self.alarm {
+            return strategy::choose_during_alarm(alarm, among, draw_seed(task));
+        }
         let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
-        let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
-        strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
+        strategy::choose(task.strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
     /// The choice for an entry of the plan: the entry's agent, and the agents that would finish
