@@ -1,11 +1,11 @@
 //! Rounds: after a task has ended, a new task is made for the same site, because an operator
 //! retried the task or because its batch has a recrawl interval.
 //!
-//! A new round does not change the results of earlier rounds. The column `tasks.recrawl_at` stores
-//! when the next round is due, and an index finds due rounds. A round that ended without an outcome
-//! (for example failed as *poison*, or cancelled) has no automatic next round. Invariants: a site
-//! has exactly one newest round in a batch. A due recrawl makes one round, no matter how often
-//! schedulers look for due recrawls.
+//! A new round does not change the results of earlier rounds. When a task ends with an outcome,
+//! `leases::ending::complete` stores in the column `tasks.recrawl_at` when the next round is due; an
+//! index finds due rounds. A round that ended without an outcome (for example failed as *poison*,
+//! or cancelled) has no automatic next round. Invariants: a site has exactly one newest round in a
+//! batch. A due recrawl makes one round, no matter how often schedulers look for due recrawls.
 
 use sqlx::PgConnection;
 
