@@ -11,7 +11,6 @@ pub use cause::{
 pub use failure_reason::ReasonKind;
 pub use outcome::{Blocker, Budget, CrawlEnding, OutcomeKind};
 pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};
-pub use report_group::ReportGroup;
 pub use strategy::{Strategy, TopK, UnknownStrategy};
 
 // A macro must be declared before the modules that use it.
@@ -54,7 +53,7 @@ pub(crate) mod naming;
 mod outcome;
 pub(crate) mod parallel;
 mod policy;
-mod report_group;
+pub(crate) mod quota;
 pub mod seed;
 pub(crate) mod service;
 pub(crate) mod similar_names;

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::model::quota::{self, QuotaUse};
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
 /// Maximum number of values in a list of constraints, and of tags of an agent. This maximum is
@@ -18,9 +19,6 @@ use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 pub const MAX_VALUES: usize = 16;
 /// Maximum length of a tag in bytes. Tags are short, because tables display them.
 const MAX_TAG: usize = 32;
-/// Maximum quota: the greatest signed number of 64 bits, because numbers on the wire and sums in
-/// the store are signed.
-const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// What happens to a task that no agent may crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
@@ -104,11 +102,7 @@ impl From<Constraints> for ConstraintsRequest {
 impl ConstraintsRequest {
     /// Checks the bounds of each value, and normalises and sorts the lists.
     pub fn checked(self) -> Result<Self, OutOfBounds> {
-        if let Some(bytes) = self.bytes_per_day
-            && !(1..=MOST_BYTES).contains(&bytes)
-        {
-            return Err(OutOfBounds { field: "bytes_per_day", problem: format!("must be 1 to {MOST_BYTES}") });
-        }
+        self.bytes_per_day.map_or(Ok(()), quota::check)?;
         Ok(Self {
             countries: list("country", &self.countries, country)?,
             carriers: list("carrier", &self.carriers, carrier)?,
@@ -232,23 +226,6 @@ pub struct AgentTraits {
     pub tags: Vec<String>,
 }
 
-/// The bytes that an agent fetched for a batch within 24 hours, and the bytes that its unfinished
-/// tasks are expected to add.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QuotaUse {
-    pub fetched: u64,
-    /// Number of the agent's unfinished tasks of the batch.
-    pub under_way: u32,
-    /// Expected bytes of each unfinished task.
-    pub expected: u64,
-}
-
-impl QuotaUse {
-    fn all(self) -> u64 {
-        self.fetched.saturating_add(self.expected.saturating_mul(self.under_way.into()))
-    }
-}
-
 /// Why an agent may not crawl for a batch: the first constraint that it does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -351,11 +328,9 @@ impl Constraints {
         self.tags.iter().find(|tag| !is_among(tag, &agent.tags)).cloned().map(Exclusion::Tag)
     }
 
-    /// Why an agent gets no further task of the batch; `None` if it may get one. The expected bytes
-    /// of unfinished tasks count too, so that a quota is exceeded by less than the expected bytes
-    /// of one site.
+    /// Why an agent gets no further task of the batch; `None` if it may get one.
     pub fn refuses(&self, agent: &AgentTraits, spending: QuotaUse) -> Option<Exclusion> {
-        let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
+        let used_up = || self.bytes_per_day.is_some_and(|quota| spending.uses_up(quota));
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
@@ -363,12 +338,6 @@ impl Constraints {
     /// not the expected bytes of the assigned tasks.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
-    }
-
-    /// The number of further tasks that an agent may get under its quota, at most `most`.
-    pub fn room(&self, spending: QuotaUse, most: u64) -> u64 {
-        let Some(quota) = self.bytes_per_day else { return most };
-        quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
     /// One warning for each value that no agent has, because the value may be misspelled.
@@ -432,24 +401,15 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_counts_what_is_under_way_and_is_exceeded_by_less_than_a_site() {
+    fn a_quota_excludes_who_has_used_it_up_but_takes_no_task_for_what_is_under_way() {
         let constraints = Constraints { bytes_per_day: Some(100), ..Constraints::default() };
-        let spent = |fetched, under_way| QuotaUse { fetched, under_way, expected: 40 };
         let anyone = AgentTraits::default();
-        for (spending, room) in
-            [(spent(0, 0), 3), (spent(0, 2), 1), (spent(99, 0), 1), (spent(100, 0), 0), (spent(21, 2), 0)]
-        {
-            let refused = constraints.refuses(&anyone, spending);
-            assert_eq!(refused, (room == 0).then_some(Exclusion::Quota), "{spending:?}");
-            assert_eq!(constraints.room(spending, 1000), room, "{spending:?}");
-        }
+        let spent = |fetched| QuotaUse { fetched, under_way: 1, expected: 40 };
+        assert_eq!(constraints.refuses(&anyone, spent(59)), None);
+        assert_eq!(constraints.refuses(&anyone, spent(60)), Some(Exclusion::Quota));
         assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
-        // Even a small quota allows one site. Huge sizes do not overflow.
-        let huge = QuotaUse { fetched: 0, under_way: 0, expected: u64::MAX };
-        assert_eq!(constraints.refuses(&anyone, huge), None);
-        assert!(constraints.refuses(&anyone, QuotaUse { under_way: u32::MAX, ..huge }).is_some());
-        assert_eq!(Constraints::default().room(spent(0, 0), 7), 7);
+        assert_eq!(Constraints::default().refuses(&anyone, spent(u64::MAX)), None);
     }
 
     #[test]

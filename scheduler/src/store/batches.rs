@@ -3,6 +3,7 @@
 pub mod cancel_and_retry;
 pub(crate) mod constraints;
 pub(crate) mod progress;
+pub(crate) mod quotas;
 pub(crate) mod removal;
 pub(crate) mod submissions;
 

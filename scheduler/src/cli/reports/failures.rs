@@ -11,7 +11,8 @@ use crate::cli::connection::Client;
 use crate::cli::flag_values::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, share_cell, text_cell};
 use crate::cli::watch_flag::WatchFlag;
-use crate::model::{ReasonKind, ReportGroup};
+use crate::model::ReasonKind;
+use crate::store::reports::ReportGroup;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

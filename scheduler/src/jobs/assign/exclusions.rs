@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, QuotaUse, UnmetAction};
+use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
+use crate::model::quota::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::batches::constraints;
+use crate::store::batches::{constraints, quotas};
 use crate::store::tasks::unmet;
 use crate::strategy::explain;
 
@@ -63,7 +64,7 @@ impl Admission {
         let limited: Vec<BatchId> = read.constraints.iter().filter_map(limited).collect();
         if !limited.is_empty() {
             (read.spending, read.expected) =
-                constraints::spending(conn, &limited).await.context("read what was fetched for the batches")?;
+                quotas::spending(conn, &limited).await.context("read what was fetched for the batches")?;
         }
         for (batch, asked) in &read.constraints {
             let refused = |(agent, traits): (&AgentId, &AgentTraits)| {
@@ -134,9 +135,9 @@ impl Admission {
 
     /// How many more tasks of a batch these agents may get in total, at most `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
-        let Some(asked) = self.constraints.get(&batch) else { return most };
+        let Some(quota) = self.constraints.get(&batch).map(|asked| asked.bytes_per_day) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
-        let room = admitted.map(|agent| asked.room(self.spending(batch, agent), most));
+        let room = admitted.map(|agent| quota.map_or(most, |quota| self.spending(batch, agent).room(quota, most)));
         room.fold(0, u64::saturating_add).min(most)
     }
 

@@ -14,7 +14,7 @@ use crate::model::{AgentId, Blocker, Budget, CrawlEnding, OutcomeKind, Rtt, Site
 
 use super::Completed;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::batches::constraints;
+use crate::store::batches::quotas;
 use crate::store::rows::{Rows, Statement};
 use crate::store::schema::restores;
 use crate::store::sites::open_circuits;
@@ -91,7 +91,7 @@ async fn record_distinct(
         let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
         let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
         if !fetched.is_empty() {
-            constraints::add_spending(conn, &fetched).await?;
+            quotas::add_spending(conn, &fetched).await?;
         }
     }
     for (_, report) in accepted {
