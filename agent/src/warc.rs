@@ -3,9 +3,9 @@
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
 //! responses while they arrive (`recording`, `answered_request`, `body`) and sends them to the
-//! `writer`. The writer appends responses (`volume`, `member`, `fields`, `digest`) to one file
-//! after another (`names`, `folder`). Blocking disk operations run on tokio's threads for blocking
-//! tasks, and the length of every queue is limited.
+//! `writer`. The writer appends responses (`volume`, `member`, `fields`, `digest`, `index_line`) to
+//! one file after another (`names`, `folder`). Blocking disk operations run on tokio's threads for
+//! blocking tasks, and the length of every queue is limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl logs a page as visited only after
 //! [`Recorder::stored`] has returned. If a crash loses a page, the page is fetched again.
@@ -26,9 +26,9 @@ pub use answered_request::AnsweredRequest;
 use body::Body;
 pub use exchange::Truncated;
 use exchange::{CrawlIdentity, EndedExchanges};
+pub use index_line::ResponseLine;
 pub use recording::Recording;
 use rotation::VolumeSeries;
-pub use volume::ResponseLine;
 use writer::{Message, Writer};
 
 mod answered_request;
@@ -37,6 +37,7 @@ mod digest;
 mod exchange;
 mod fields;
 mod folder;
+mod index_line;
 mod member;
 mod names;
 pub mod read;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
+use super::index_line::ResponseLine;
 use super::names;
-use super::volume::ResponseLine;
 use crate::disk::folder::{FolderError, FolderPurpose};
 
 /// Maximum bytes to read from the end of an index to find its last line. A line has a few hundred

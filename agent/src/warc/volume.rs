@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rand::rngs::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
 use super::exchange::Exchange;
 use super::fields::{Fields, date, new_id};
+use super::index_line::{RecordPosition, ResponseLine};
 use super::member::Gzip;
 use super::{digest, names};
 use crate::VERSION;
@@ -22,39 +22,6 @@ use crate::net::user_agent::UserAgent;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
-/// Maximum number of characters of a media type to store. The number is limited because a header
-/// may be several kilobytes long.
-const MAX_TYPE: usize = 200;
-
-/// The line that describes a response. Every line has all fields, so that programs need to handle
-/// only one form.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResponseLine {
-    pub url: String,
-    pub status: u16,
-    /// The time at which the response's head arrived.
-    pub fetched_at: String,
-    pub ip: Option<String>,
-    pub content_type: Option<String>,
-    /// Number of bytes of the decoded body.
-    pub bytes: u64,
-    /// Number of bytes of the body as it was sent and stored, before decoding.
-    pub stored_bytes: u64,
-    /// The digest of the body as stored.
-    pub digest: String,
-    /// Why the body is incomplete; null if it is complete.
-    pub truncated: Option<String>,
-    pub warc: String,
-    /// The position of the response's record in the WARC file.
-    pub offset: u64,
-    /// The length of the response's record. The request's record follows it.
-    pub length: u64,
-    pub site: String,
-    /// The task; null if the crawl has no scheduler.
-    pub task: Option<i64>,
-    /// Number of links from the start page; null if the response is not a page.
-    pub depth: Option<u32>,
-}
 
 #[derive(Debug)]
 pub(super) struct Volume {
@@ -217,7 +184,8 @@ impl Volume {
         let head = fields.end(length(&answered.request));
         gzip.plain(&[head.as_bytes(), &answered.request, b"\r\n\r\n"])?;
 
-        let line = self.line(exchange, date, payload, begin, answer_end - begin);
+        let record = RecordPosition { warc: names::closed(&self.stem), offset: begin, length: answer_end - begin };
+        let line = ResponseLine::of(exchange, date, payload, record);
         serde_json::to_writer(&mut self.new_lines, &line)?;
         self.new_lines.push(b'\n');
         Ok(())
@@ -231,27 +199,6 @@ impl Volume {
             fields.add("WARC-IP-Address", &address.to_canonical().to_string());
         }
         fields
-    }
-
-    fn line(&self, exchange: &Exchange, fetched_at: String, digest: String, offset: u64, length: u64) -> ResponseLine {
-        let Exchange { of, answered, depth, body, decoded, truncated, .. } = exchange;
-        ResponseLine {
-            url: answered.url.clone(),
-            status: answered.status,
-            fetched_at,
-            ip: answered.address.map(|address| address.to_canonical().to_string()),
-            content_type: answered.content_type.as_ref().map(|text| text.chars().take(MAX_TYPE).collect()),
-            bytes: *decoded,
-            stored_bytes: body.len(),
-            digest,
-            truncated: truncated.map(|truncated| truncated.name().to_owned()),
-            warc: names::closed(&self.stem),
-            offset,
-            length,
-            site: of.site.clone(),
-            task: of.task_id,
-            depth: *depth,
-        }
     }
 
     pub(super) fn sync(&mut self) -> io::Result<()> {
