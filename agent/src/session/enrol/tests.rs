@@ -1,9 +1,12 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use data_encoding::HEXLOWER;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use sha2::{Digest, Sha256};
 use tonic::transport::Identity;
 
 use super::*;
+use crate::session::endpoint::DOMAIN;
 use crate::testing::scheduler::{CREDENTIAL, TOKEN, TestScheduler};
 
 /// A scheduler with its own authority, and the authority's fingerprint.
