@@ -201,11 +201,7 @@ async fn run_plan(
         let (point, strategy) = (planned.cell.point, planned.strategy);
         let said = || format!("crawl {}", serde_json::to_string(&planned.cell).unwrap_or_default());
         let began = Instant::now();
-        let mut result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
-        if let Some(reason) = &result.void {
-            eprintln!("void, and run once more: {reason}");
-            result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
-        }
+        let result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
         store.add(planned.cell.clone(), result.clone())?;
         let told = line(&planned.cell, &result, simulator.simulate(layout, &planned.cell, strategy, &result)?);
         eprintln!("{told} (in {:.0} s)", began.elapsed().as_secs_f64());

@@ -167,7 +167,15 @@ impl<'a> SurveyedCluster<'a> {
         Ok(())
     }
 
+    /// Runs a cell, and once more if its timing is void.
     pub async fn crawl_cell(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
+        let result = self.crawl_cell_once(point, strategy).await?;
+        let Some(reason) = &result.void else { return Ok(result) };
+        eprintln!("void, and run once more: {reason}");
+        self.crawl_cell_once(point, strategy).await
+    }
+
+    async fn crawl_cell_once(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
         let world = self.cluster.world.start_again(self.settings.scenario(self.layout, self.seed, point)?).await?;
         self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;
         let finished = self.crawl(point, strategy).await;
