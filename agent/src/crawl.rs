@@ -39,10 +39,11 @@ use frontier::Frontier;
 use frontier::storage::StateWriter;
 use html::site::Site;
 use html::site_path::SitePath;
+use lease_return::{is_long_enough_to_hand_back, rest, rest_after_last_request};
 use outcome::WalkEnd;
 use permitted_origin::find_origin;
 use politeness::robots::RulesError;
-use politeness::{LONGEST_REST, Politeness, PolitenessState, rest};
+use politeness::{Politeness, PolitenessState};
 use stopwatch::Stopwatch;
 use walk::Walk;
 
@@ -52,6 +53,7 @@ mod fetch;
 mod frontier;
 pub(crate) mod html;
 mod job;
+mod lease_return;
 mod outcome;
 mod permitted_origin;
 mod politeness;
@@ -194,7 +196,7 @@ impl Crawl {
         let politeness_state = self.politeness_state();
         politeness.restore(politeness_state, Instant::now());
         let hands_back = self.permits.come_from_scheduler();
-        if hands_back && politeness_state.pause >= walk::MIN_HANDED_BACK_PAUSE {
+        if hands_back && is_long_enough_to_hand_back(politeness_state.pause) {
             return WalkEnd::Paused(politeness_state.pause);
         }
         let site_address = Arc::new(SiteAddress::new(context, self.permits.clone(), self.timeouts.connect));
@@ -261,7 +263,7 @@ impl Crawl {
     /// scheduler.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
-        let rest = self.job.policy.request_interval.min(LONGEST_REST);
+        let rest = rest_after_last_request(self.job.policy.request_interval);
         last.filter(|_| self.permits.come_from_scheduler()).map(|last| last + rest)
     }
 

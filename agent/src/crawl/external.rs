@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::fetch::Timeouts;
 use super::fetch::site_address::SiteAddress;
+use super::lease_return::{rest, rest_after_last_request};
 use super::outcome::WalkEnd;
 use super::permitted_origin::find_origin;
-use super::politeness::{LONGEST_REST, rest};
 use super::{Budget, CrawlEnd, Job, OutcomeKind};
 use crate::config::{ExecConfig, program};
 use crate::disk::folder::blocking;
@@ -103,7 +103,7 @@ impl ExternalCrawler {
     pub(crate) async fn crawl(&self, crawl: ExternalCrawl, stop: &CancellationToken) -> CrawlEnd {
         let started = Started { at: clock::wall(), began: Instant::now() };
         let deadline = started.began + crawl.job.policy.max_duration.min(LONGEST);
-        let interval = crawl.job.policy.request_interval.min(LONGEST_REST);
+        let interval = rest_after_last_request(crawl.job.policy.request_interval);
         let stopped = async {
             tokio::select! {
                 () = stop.cancelled() => {}

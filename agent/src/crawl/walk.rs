@@ -15,20 +15,19 @@ use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
 use super::html::site::Site;
 use super::html::site_path::SitePath;
+use super::lease_return::is_worth_handing_back;
 use super::outcome::{Blocker, WalkEnd};
-use super::politeness;
+use super::politeness::refusal::ATTEMPTS;
 use super::politeness::robots::page_directives::header_forbids_following;
 use super::politeness::robots::{self, RobotsCache, RobotsRules, RulesError};
 use super::stopwatch::Stopwatch;
 
 mod fetch_sitemaps;
-mod hand_back_pause;
 mod queue_links;
 mod read_while_waiting;
 pub(super) mod redirects;
 mod unread_page;
 
-pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
 use queue_links::StepState;
 use unread_page::UnreadPage;
 
@@ -105,6 +104,15 @@ impl Walk<'_> {
             self.report_snapshot().await?;
         }
         Ok(())
+    }
+
+    /// Returns `WalkEnd::Paused` if the site requires a long pause.
+    fn check_pause(&self) -> Result<(), WalkEnd> {
+        let pause = self.fetcher.politeness_state().pause;
+        match self.hands_back_before {
+            Some(deadline) if is_worth_handing_back(pause, deadline) => Err(WalkEnd::Paused(pause)),
+            _ => Ok(()),
+        }
     }
 
     fn may_end(&self) -> bool {
@@ -197,7 +205,7 @@ impl Walk<'_> {
     }
 
     /// Sends a request. While the site responds with 429 or 503, repeats the request up to
-    /// [`politeness::ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None`
+    /// [`ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None`
     /// if the request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
@@ -208,9 +216,7 @@ impl Walk<'_> {
         let mut turned_away = None;
         for attempt in 1.. {
             match self.get(&url).await.map(|answer| answer.found_at(depth)) {
-                Ok(answer)
-                    if answer.turns_away() && attempt < politeness::ATTEMPTS && !self.fetcher.is_circuit_open() =>
-                {
+                Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
                     // Store the state now, because the pause may be long, and a restart must not

@@ -15,7 +15,7 @@ use super::decode::Decoder;
 use super::failure_cause::FetchError;
 use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use super::timeouts::Timeouts;
-use crate::crawl::politeness;
+use crate::crawl::politeness::refusal;
 use crate::metrics::METRICS;
 use crate::net::error_causes::innermost;
 use crate::warc::{Recording, Truncated};
@@ -89,7 +89,7 @@ impl CrawlResponse {
     }
 
     pub(in crate::crawl) fn turns_away(&self) -> bool {
-        politeness::turns_away(self.status().as_u16())
+        refusal::turns_away(self.status().as_u16())
     }
 
     /// The redirect target as the header states it; `None` if the response is not a redirect.
