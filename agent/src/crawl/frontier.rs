@@ -17,20 +17,22 @@ use super::html::site_path::SitePath;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 use checkpoint::{Checkpoint, CheckpointState};
-use checkpoint_moments::{LogPoints, bytes};
 use known_paths::{KnownPaths, OfferResult, note};
 pub(super) use log::{CrawlTotals, LogError};
 use log::{FrontierLog, LogFrame, QueuedPath};
+use log_points::{LogPoints, bytes};
 use queue::Queue;
 
 pub(super) mod checkpoint;
 mod checkpoint_limits;
-mod checkpoint_moments;
+mod checkpoint_schedule;
+pub(super) mod crawl_storage;
 pub(super) mod fingerprint_set;
 mod known_paths;
 mod log;
+mod log_points;
 mod queue;
-pub(super) mod storage;
+pub(super) mod state_writer;
 #[cfg(test)]
 mod tests;
 mod trap;
@@ -67,7 +69,7 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths for `checkpoint_moments`, because the frame of a
+        // Keep the lengths of the queued paths for `log_points`, because the frame of a
         // visit does not contain the visited path.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {

@@ -8,7 +8,7 @@ use super::fetch::Fetcher;
 use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressError, NotPermitted};
 use super::frontier::Frontier;
-use super::frontier::storage::CrawlSnapshot;
+use super::frontier::state_writer::CrawlSnapshot;
 use super::job::Job;
 use super::stopwatch::Stopwatch;
 use crate::net::guard::ResolveError;

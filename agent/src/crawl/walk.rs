@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::budget::{Budget, Ledger, MAX_PAGE_BYTES, Policy};
 use super::fetch::failure_cause::{FetchError, Trouble};
 use super::fetch::{CrawlResponse, Fetcher};
-use super::frontier::storage::{CrawlSnapshot, StateWriter};
+use super::frontier::state_writer::{CrawlSnapshot, StateWriter};
 use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
 use super::html::site::Site;

@@ -8,11 +8,10 @@
 //! *earlier* state, whose queue did fit. The next agent repeats the visits after that state and
 //! finds their links again, so no page is skipped. In the worst case the crawl starts from the
 //! beginning. The time to make a checkpoint depends on its content, not on the crawl's length,
-//! because `checkpoint_moments` records where in the log to start.
+//! because `log_points` records where in the log to start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read as _, Write as _};
-use std::time::Duration;
 
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
@@ -22,18 +21,14 @@ use prost::{Message as _, decode_length_delimiter};
 use super::checkpoint_limits::{
     MAX_BYTES, MAX_QUEUE_BYTES, MAX_QUEUED, MAX_SITE_NAME_BYTES, MOST_BEYOND_RECEIVED, MOST_INFLATED, SLACK,
 };
-use super::checkpoint_moments::{LogMark, LogPoint, LogPoints, SIZES};
 use super::known_paths::{FINGERPRINT, fingerprints};
 use super::log::{LogFrame, LogReader};
+use super::log_points::{LogMark, LogPoint, LogPoints, SIZES};
 use crate::crawl::budget::MAX_HOSTS;
 use crate::crawl::html::site_path::SitePath;
 
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;
-
-/// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
-/// part of the crawl since the last checkpoint.
-pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -47,7 +42,7 @@ pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes all `hosts` and the newest state whose queue fits. `reader` reads this state from the
 /// log. Also returns the queue's size class: an index into the maximum queue sizes of
-/// `checkpoint_moments`, largest first.
+/// `log_points`, largest first.
 pub(super) fn encode(
     reader: &LogReader,
     log_points: &LogPoints,

@@ -293,9 +293,9 @@ proptest! {
         let next = if ahead { block_on(frontier.next()).unwrap() } else { None };
         block_on(frontier.write()).unwrap();
         let known = frontier.log_points.waiting();
-        let mut waiting: u64 = next.iter().map(|entry| checkpoint_moments::bytes(entry.path.as_str())).sum();
+        let mut waiting: u64 = next.iter().map(|entry| log_points::bytes(entry.path.as_str())).sum();
         while let Some(entry) = block_on(frontier.next()).unwrap() {
-            waiting += checkpoint_moments::bytes(entry.path.as_str());
+            waiting += log_points::bytes(entry.path.as_str());
         }
         prop_assert_eq!(known, waiting);
         drop(frontier);

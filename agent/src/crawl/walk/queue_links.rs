@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::unread_page::UnreadPage;
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::frontier::Frontier;
-use crate::crawl::frontier::storage::StateWriter;
+use crate::crawl::frontier::state_writer::StateWriter;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
