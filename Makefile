@@ -49,7 +49,7 @@ check-package: ## Install the packages in Debian 11 and 12, crawl with them, and
 # run, a crawl takes ten seconds, which keeps every slot busy until the last fault.
 chaos: setup ## Inject 1,000 faults while 10,000 sites are crawled, with three seeds; if run as root, with real packets
 	$(OFFLINE) cargo build --release --workspace
-	old=$$(ops/old-agent.sh) && old="--old-agent $$old" || old=; \
+	old=$$(ops/chaos/old-agent.sh) && old="--old-agent $$old" || old=; \
 	for seed in 1 2 3; do $(TARGET)/release/lab chaos --seed $$seed $$old $(ARGS) || exit 1; done; \
 	for kill in agent_kill scheduler_kill; do \
 		$(TARGET)/release/lab chaos --real-times --sites 1200 --faults 20 --interval 10s --request-interval 2s --only $$kill || exit 1; \
@@ -62,14 +62,14 @@ fmt:
 
 lint: ## Run clippy, and check the core's purity, circles of imports, the style and the pages
 	$(OFFLINE) cargo clippy --workspace --all-targets -- -D warnings
-	ops/lint-core.sh --self-test
-	ops/lint-core.sh
-	ops/lint-circles.py --self-test
-	ops/lint-circles.py
-	ops/lint-style.sh --self-test
-	ops/lint-style.sh
-	ops/lint-docs.sh --self-test
-	ops/lint-docs.sh
+	ops/lint/core.sh --self-test
+	ops/lint/core.sh
+	ops/lint/circles.py --self-test
+	ops/lint/circles.py
+	ops/lint/style.sh --self-test
+	ops/lint/style.sh
+	ops/lint/docs.sh --self-test
+	ops/lint/docs.sh
 
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps

@@ -46,8 +46,8 @@ create table terms (
 );
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
--- Restores of this database from a backup. After a restore, schedulers must not reissue an
--- identifier, token or incarnation that was issued after the backup. Schedulers also report the
+-- Each row is a restore of this database from a backup. After a restore, schedulers must not reissue
+-- an identifier, token or incarnation that was issued after the backup. Schedulers also report the
 -- restore to operators.
 create table restores (
     -- The restore's identifier.

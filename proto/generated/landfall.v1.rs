@@ -832,8 +832,8 @@ pub struct OutcomeAck {
     /// What the scheduler did with the outcome.
     #[prost(enumeration = "outcome_ack::Answer", tag = "3")]
     pub answer: i32,
-    /// Why the outcome was refused, or that it differs from the recorded outcome, one sentence for
-    /// people; empty otherwise.
+    /// One sentence for people: why the outcome was refused, or that it differs from the recorded
+    /// outcome; empty if it was recorded now or before.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -5700,7 +5700,7 @@ pub struct CancelTasksRequest {
 /// The cancelled tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelTasksResponse {
-    /// Number of tasks cancelled now.
+    /// Number of tasks that this call has cancelled.
     #[prost(uint64, tag = "1")]
     pub tasks: u64,
     /// Number of cancelled tasks whose lease was taken back.

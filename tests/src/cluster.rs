@@ -201,7 +201,7 @@ impl Cluster {
         self.landfall_at(0)
     }
 
-    /// An operator's command for the scheduler with this index, without arguments.
+    /// A command, still without arguments, for the scheduler with this index.
     pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
         command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);

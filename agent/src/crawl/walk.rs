@@ -48,8 +48,8 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-    /// If the site requires a long pause that ends before this time, the crawl is returned to the
-    /// scheduler. `None` if there is no scheduler.
+    /// The crawl is returned to the scheduler for a long pause that the site requires, unless the
+    /// pause would end after this time. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
     /// The newest page, if its links have not been extracted yet. Extracting the links ends the
     /// visit to the page.

@@ -8,7 +8,7 @@ use std::io;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
 /// Compression level, 1 to 9. Level 1 takes two fifths of level 2's time, and its output is a
-/// quarter larger than level 2's (docs/costs.md).
+/// quarter larger than level 2's (docs/evaluation/costs.md).
 const LEVEL: u32 = 1;
 /// A gzip header: magic number, method deflate, no name, no time, the flag for fastest compression,
 /// unknown operating system.

@@ -5,7 +5,7 @@
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). The
 //! election minimises this sum because a site's computed location depends most on its nearest
 //! landmark. The election does not maximise the landmarks' distances from each other, because doing
-//! so would favour outliers (docs/accuracy.md).
+//! so would favour outliers (docs/evaluation/accuracy.md).
 //!
 //! Two penalties, in milliseconds, are added to the mean of the distances to the nearest landmark.
 //! The first penalty is for two landmarks in the same city on the same carrier. The second penalty

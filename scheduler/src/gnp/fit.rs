@@ -58,7 +58,7 @@ const STEPS: (f64, f64) = (0.1, 0.01);
 /// A refit keeps the result of the start from the previous embedding unless the cost of another
 /// start is lower by more than this share. If an unchanged network is measured again, the median
 /// agent moves by 1.7 ms with a start from the previous embedding, and by 6 ms without one
-/// (docs/accuracy.md).
+/// (docs/evaluation/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 /// Fits an embedding: first the `landmarks`, then all agents that a chain of measurements connects

@@ -340,7 +340,7 @@ mod tests {
         println!("simplex {simplex:?}, bulk {bulk:?}, costs {costs:?}");
         assert!(within(0.03, costs[0], costs[1]), "{costs:?}");
         // These tolerances are for one seed. Over ten seeds, the errors of the two solvers differ
-        // by less than 1 % (docs/accuracy.md).
+        // by less than 1 % (docs/evaluation/accuracy.md).
         assert!(within(0.02, simplex.0, bulk.0) && within(0.08, simplex.1, bulk.1), "{simplex:?} {bulk:?}");
         for (median, ninetieth) in [simplex, bulk] {
             assert!(median <= 0.1 && ninetieth <= 0.4, "{median} {ninetieth}");

@@ -5,8 +5,8 @@
 //! each weighted by how well it explains the measurements. The refined tier also corrects
 //! predictions by the map's errors between nearby agents. A prediction consists of a median for
 //! display, an expectation for ranking, and a spread. Ingredients of the map can be switched off
-//! ([`RefinedSwitches`]) to measure how much each improves predictions (`docs/accuracy.md`). The
-//! modules are:
+//! ([`RefinedSwitches`]) to measure how much each improves predictions
+//! (`docs/evaluation/accuracy.md`). The modules are:
 //!
 //! - [`map`]: the parts of the map of one epoch;
 //! - [`gauss_newton`]: the coordinates of agents, in 3, 4 and 5 dimensions;

@@ -14,8 +14,7 @@ use crate::model::contact_url::{ContactUrl, InvalidContact};
 use crate::model::duration::in_largest_unit;
 use crate::model::{duration, size};
 
-/// Maximum number of pages, and of links from the start page: the greatest value of the store's
-/// 32-bit columns.
+/// Maximum of `max_pages` and of `max_depth`: the greatest value of the store's 32-bit columns.
 const MOST: u32 = i32::MAX.unsigned_abs();
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.

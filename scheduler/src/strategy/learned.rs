@@ -31,7 +31,7 @@ pub use crawl_residual::{CRAWL_SPREAD, CrawlResidual, Prefix, weight};
 pub use similar_sites::SimilarCrawls;
 
 /// The spread assumed for a prediction without a spread: the 90th percentile of errors in measured
-/// networks (docs/accuracy.md).
+/// networks (docs/evaluation/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map's spread does not include. For
 /// the agents that rank best, the map's spread is 9 %, but half of the predictions for these agents

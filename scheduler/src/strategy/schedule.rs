@@ -192,8 +192,8 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// The cost of a job: the amount that it adds to the sum of the fourth powers of the slots'
-    /// ends. `None` if there are no slots.
+    /// The cost of a job. The cost of the plan is the sum of the fourth powers of the slots' ends,
+    /// and a job's cost is the amount that the job adds. `None` if there are no slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }

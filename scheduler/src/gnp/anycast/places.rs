@@ -66,7 +66,8 @@ pub(super) struct DrawnPlaces {
     softening: f64,
 }
 
-/// The round trips that the landmarks would measure to a place or a mix.
+/// The round trips that the landmarks would measure to a site in one place, or in several places
+/// (a mix).
 #[derive(Debug, Clone)]
 struct ExpectedRtts {
     /// The agents around which the places were drawn.

@@ -1,7 +1,7 @@
-//! The progress of batches. For each change of a task, triggers store by how much the batch's
-//! numbers change. A job adds these differences to stored sums. The view `batch_progress` adds the
-//! differences that are not in the sums yet. So the cost of reading the progress depends only on
-//! the number of recent changes, not on the number of tasks.
+//! The progress of batches. Database triggers store the effect of each change of a task on the
+//! batch's numbers, as a difference. A job adds these differences to stored sums. The view
+//! `batch_progress` adds the differences that are not in the sums yet. So the cost of reading the
+//! progress depends only on the number of recent changes, not on the number of tasks.
 
 use std::time::Duration;
 

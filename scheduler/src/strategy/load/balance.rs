@@ -43,7 +43,8 @@ const AHEAD: i64 = 1;
 /// error of about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
 /// A newcomer is clearly nearer only if its distance is at most this share of the current agent's
-/// distance, because nine in ten predictions err by less than a third (docs/accuracy.md).
+/// distance, because nine in ten predictions err by less than a third
+/// (docs/evaluation/accuracy.md).
 const NEARER_SHARE: f64 = 0.67;
 /// A newcomer is clearly nearer only if its distance is shorter by at least this time, because a
 /// smaller difference has no effect on a crawl.

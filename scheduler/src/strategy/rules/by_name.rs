@@ -36,7 +36,7 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
 
 /// `kademlia`: chooses the agent whose key has the smallest XOR distance to the site's key. Keys
 /// are numbers of 160 bits (section 1.2 of paper 000 and section 1.1 of paper 003; see
-/// docs/load-levels.md).
+/// docs/evaluation/load-levels.md).
 /// Of the three nearest agents, the first with a free slot is chosen, or the nearest if all are
 /// full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {

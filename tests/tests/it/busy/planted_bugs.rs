@@ -2,7 +2,7 @@
 //! judge must find each bug by the rule that the bug's patch names.
 //!
 //! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
-//! with each bug, written by `ops/mutants.sh --record`. `make chaos` runs the programs with the
+//! with each bug, written by `ops/chaos/mutants.sh --record`. `make chaos` runs the programs with the
 //! planted bugs again.
 
 use std::path::{Path, PathBuf};

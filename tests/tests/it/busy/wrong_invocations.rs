@@ -15,7 +15,7 @@ use tokio::net::TcpSocket;
 
 use crate::harness::beside;
 
-const TABLE: &str = include_str!("wrong_invocations.txt");
+const TABLE: &str = include_str!("../wrong_invocations.txt");
 /// Time limit of a command in seconds.
 const PATIENCE: &str = "20";
 

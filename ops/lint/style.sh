@@ -3,10 +3,10 @@
 # tests, no TODO without an issue, and no comparison of sentences meant for people. clippy checks
 # the length of functions (clippy.toml).
 #
-#   ops/lint-style.sh              check this repository
-#   ops/lint-style.sh --self-test  show that every rule can fail
+#   ops/lint/style.sh              check this repository
+#   ops/lint/style.sh --self-test  show that every rule can fail
 set -euo pipefail
-# shellcheck source=ops/test-files.sh
+# shellcheck source=ops/lint/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
 # Maximum lines of a source file before its tests.
@@ -102,7 +102,7 @@ self_test() {
 
 case "${1-}" in
 '')
-    cd "$(dirname "$0")/.."
+    cd "$(dirname "$0")/../.."
     if offences .; then
         echo "lint-style: the lines above break the rules of style" >&2
         exit 1

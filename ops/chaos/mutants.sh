@@ -3,12 +3,12 @@
 # with each. The judge must find the bug by a rule that the patch names. The exit code is 1 if the
 # judge misses a bug.
 #
-#   ops/mutants.sh [--record DIR] [NAME...]    all bugs, or these; --record keeps the judge's input
+#   ops/chaos/mutants.sh [--record DIR] [NAME...]    all bugs, or these; --record keeps the judge's input
 #
 # The head of a patch lists the expected rules after `rule:`, and the arguments of `lab chaos` after
 # `chaos:`.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 record=
 if [ "${1-}" = --record ]; then

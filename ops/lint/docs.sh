@@ -2,8 +2,8 @@
 # Fails if the pages do not match the tree, or are too long: ARCHITECTURE.md must list exactly the
 # folders of sources, the target of every relative link must exist, and each page has a word limit.
 #
-#   ops/lint-docs.sh              check this repository
-#   ops/lint-docs.sh --self-test  show that every rule can fail
+#   ops/lint/docs.sh              check this repository
+#   ops/lint/docs.sh --self-test  show that every rule can fail
 set -euo pipefail
 
 # Maximum number of words of a page. The pages that are generated from the programs, and the
@@ -82,7 +82,7 @@ self_test() {
 
 case "${1-}" in
 '')
-    cd "$(dirname "$0")/.."
+    cd "$(dirname "$0")/../.."
     if offences .; then
         echo "lint-docs: the lines above say what to correct" >&2
         exit 1

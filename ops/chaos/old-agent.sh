@@ -3,9 +3,9 @@
 # the binary's path. Fault tests restart agents with this binary, to simulate an upgrade that is
 # rolled back.
 #
-#   ops/old-agent.sh     exit code 3 if the repository lacks that commit, as in a shallow clone
+#   ops/chaos/old-agent.sh     exit code 3 if the repository lacks that commit, as in a shallow clone
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 commit=e7712515
 target=${CARGO_TARGET_DIR:-target}

@@ -2,10 +2,10 @@
 # Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment,
 # files, or a module outside the core. Comments and tests are not checked.
 #
-#   ops/lint-core.sh              check this repository
-#   ops/lint-core.sh --self-test  show that every rule can fail
+#   ops/lint/core.sh              check this repository
+#   ops/lint/core.sh --self-test  show that every rule can fail
 set -euo pipefail
-# shellcheck source=ops/test-files.sh
+# shellcheck source=ops/lint/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
 # The core, relative to the repository. A folder means all files in it.
@@ -112,7 +112,7 @@ self_test() {
 
 case "${1-}" in
 '')
-    cd "$(dirname "$0")/.."
+    cd "$(dirname "$0")/../.."
     if offences .; then
         echo "lint-core: the lines above make the core impure: pass these values as arguments" >&2
         exit 1

@@ -3,8 +3,8 @@
 directly or through other files, a name defined in A. Comments, strings and tests are not read, nor
 is `pub use`, with which a module only passes a name on.
 
-  ops/lint-circles.py              check this repository
-  ops/lint-circles.py --self-test  show that the check can fail
+  ops/lint/circles.py              check this repository
+  ops/lint/circles.py --self-test  show that the check can fail
 """
 
 import re
@@ -164,7 +164,7 @@ def main():
     elif sys.argv[1:]:
         print(f"lint-circles: unknown argument '{sys.argv[1]}': only --self-test is known", file=sys.stderr)
         sys.exit(2)
-    elif check(Path(__file__).resolve().parent.parent):
+    elif check(Path(__file__).resolve().parent.parent.parent):
         print("lint-circles: move what these files share into a file of its own", file=sys.stderr)
         sys.exit(1)
     else:
