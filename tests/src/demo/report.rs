@@ -31,7 +31,7 @@ pub fn page(run: &ReportInput<'_>) -> String {
             (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
         }
         @if let Some(reason) = run.busy {
-            p.busy { b { "This computer was busy: times are approximate." } " " (reason) ". The checks do not depend on them." }
+            p.busy { b { "Times are approximate" } ": " (reason) ". The checks do not depend on them." }
         }
         (tiles(run))
         (map::figure(run, &groups))
