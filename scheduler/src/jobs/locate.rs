@@ -21,7 +21,8 @@ use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
 use crate::store::measurements;
 use crate::store::sites::verdicts::SuspectedSite;
 use crate::store::sites::{positions, verdicts as stored_verdicts};
-use crate::store::tasks::{self, MeasuredSite, wait_causes};
+use crate::store::tasks::measuring::{self, MeasuredSite};
+use crate::store::tasks::wait_causes;
 
 use super::fit::fittable_landmarks::MeshState;
 use super::leadership::Leader;
@@ -58,7 +59,8 @@ impl Locate {
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let Ok(probers) = fleet.probers() else { return Ok(()) };
         let max_age = self.scheduler.config.measure.site_max_age;
-        let heard = tasks::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
+        let heard =
+            measuring::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
         if heard.is_empty() {
             wait_causes::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
             return tx.commit().await.context("end reading");
@@ -105,7 +107,7 @@ impl Locate {
         let mut tx = self.scheduler.begin().await?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
+        let moved = measuring::locate(&mut tx, &ended).await.context("send tasks on")?;
         wait_causes::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)

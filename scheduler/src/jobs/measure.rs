@@ -15,7 +15,7 @@ use crate::model::{AgentId, Stage};
 use crate::store::measurements::orders::{self, MeshOrders, MeshPlan};
 use crate::store::measurements::sharing;
 use crate::store::sites::origin;
-use crate::store::tasks::{self, wait_causes};
+use crate::store::tasks::{measuring, wait_causes};
 
 use super::leadership::Leader;
 use crate::jobs::measure::probers::{Fleet, FleetVersion, spread};
@@ -121,7 +121,7 @@ async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
 
 async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+    let begun = measuring::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {

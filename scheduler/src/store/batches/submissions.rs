@@ -19,8 +19,9 @@ use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRe
 use super::constraints;
 use crate::store::rows::{Rows, Statement};
 use crate::store::sites::positions;
+use crate::store::tasks::measuring;
 use crate::store::types::whole;
-use crate::store::{Error, batches, settings, tasks};
+use crate::store::{Error, batches, settings};
 
 /// Number of rows inserted by one statement. It is large enough that the latency of a statement
 /// does not matter, and small enough that the statement's arrays take only a few megabytes.
@@ -232,7 +233,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
 
 /// Makes a task for each site that has none in this batch. Returns the number of new tasks.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
-    let (mut added, distanced) = (0, tasks::distanced());
+    let (mut added, distanced) = (0, measuring::distanced());
     for chunk in sites.chunks(CHUNK) {
         let done = sqlx::query!(
             r#"

@@ -16,7 +16,7 @@ use crate::model::{SiteId, TaskId};
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
-use crate::store::tasks::{self, holds};
+use crate::store::tasks::{holds, measuring};
 
 /// Number of attempts to move an alias's tasks to the keeper. An attempt fails if a submission adds
 /// the same task to the keeper in the meantime.
@@ -168,7 +168,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         "#,
         &moved as _,
         keeper.get(),
-        &tasks::distanced(),
+        &measuring::distanced(),
     )
     .run(conn)
     .await
@@ -321,8 +321,8 @@ mod tests {
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
         let late = fixtures::task(&mut conn, batch, www, "submitted").await;
-        let begun = tasks::begin_measuring(&mut conn, 10, 10).await.expect("begin");
-        assert_eq!(begun, tasks::MeasuringBegun { tasks: 1, aliases: vec![(www, bare)] });
+        let begun = measuring::begin_measuring(&mut conn, 10, 10).await.expect("begin");
+        assert_eq!(begun, measuring::MeasuringBegun { tasks: 1, aliases: vec![(www, bare)] });
         follow_aliases(&mut conn, &begun.aliases).await.expect("follow");
         assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
     }

@@ -102,7 +102,7 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
         on conflict (batch_id, site_id, round) do nothing
         "#,
         &tasks,
-        &super::distanced(),
+        &super::measuring::distanced(),
     )
     .affected(conn)
     .await
