@@ -17,7 +17,7 @@ use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::store;
 use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::batches::submissions::{self, SubmitError};
-use crate::store::batches::{self, BatchFilter, constraints};
+use crate::store::batches::{self, BatchFilter, constraints, end_reasons};
 use crate::store::measurements::{orders, resolved_addresses};
 use crate::store::reports::explain;
 use crate::store::sites::open_circuits::{self, CircuitFilter};
@@ -198,7 +198,7 @@ impl SiteService for SiteDesk {
         let Scheduler { pool, estimates, .. } = &self.scheduler;
         let estimate = estimates.left(pool, batch.id, &progress, SHOW_PATIENCE).await;
         let progress = convert::progress(&batch.name, &progress, estimate);
-        let endings = batches::endings(&mut conn, batch.id).await?;
+        let endings = end_reasons::endings(&mut conn, batch.id).await?;
         let asked = constraints_of(&mut conn, batch.id).await?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
     }
