@@ -13,20 +13,17 @@ pub(super) mod plan;
 pub(super) mod throughput;
 
 use clap::Subcommand;
-use landfall_proto::v1::{self, AgentsReportRequest};
 
 use self::accuracy::AccuracyArgs;
+use self::agents::AgentsArgs;
 use self::assignments::AssignmentRow;
 use self::failures::FailuresArgs;
 use self::hosts::HostsArgs;
 use self::html::HtmlArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
-use super::connection::Client;
-use super::filters::PlaceArgs;
-use super::output::{FormatArgs, View};
+use super::output::FormatArgs;
 use super::sites::list::TasksArgs;
-use super::watch_flag::WatchFlag;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -45,23 +42,7 @@ Examples:
         format: FormatArgs<AssignmentRow>,
     },
     /// What each agent did
-    Agents {
-        /// Only this batch
-        #[arg(long, value_name = "NAME")]
-        batch: Option<String>,
-        /// Only this agent
-        #[arg(long, value_name = "NAME")]
-        agent: Option<String>,
-        #[command(flatten)]
-        places: PlaceArgs,
-        /// Maximum number of agents; 0: all
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        limit: u64,
-        #[command(flatten)]
-        format: FormatArgs<v1::AgentRow>,
-        #[command(flatten)]
-        watch: WatchFlag,
-    },
+    Agents(AgentsArgs),
     /// A batch's progress by agent and by strategy, and its remaining time
     Throughput(ThroughputArgs),
     /// How well predicted round trips agreed with measured ones, by city, carrier, agent or day
@@ -83,17 +64,7 @@ impl ReportCommand {
             Self::Hosts(args) => args.run(connection).await,
             Self::Html(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
-            Self::Agents { batch, agent, places, limit, format, watch } => {
-                let none = if places.are_any() { "" } else { "no agent matches\n" };
-                let PlaceArgs { city: cities, carrier: carriers, country: countries } = places;
-                let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
-                let request = AgentsReportRequest { batch, agent, limit, cities, carriers, countries };
-                let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
-                let text = |report: &v1::AgentsReportResponse, view: &View| {
-                    format.text(&report.agents, none, report.more, view)
-                };
-                watch.print(connection, &format, ask, text).await
-            }
+            Self::Agents(args) => args.run(connection).await,
         }
     }
 }
