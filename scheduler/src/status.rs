@@ -4,9 +4,11 @@
 
 mod attention;
 mod facts;
+mod fleet;
 
 pub use attention::{Attention, AttentionKind, attention};
 pub use facts::{
     AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, SchedulerStatus, Status,
     UNMET_COUNTED,
 };
+pub use fleet::FleetSummary;

@@ -1,11 +1,9 @@
 //! Converts the state of the whole system to a message of the protocol.
 
-use std::collections::BTreeMap;
-
 use landfall_proto::v1;
 
 use crate::status::{
-    AgentStatus, Attention, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, SchedulerStatus, Status,
+    Attention, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus, Status,
 };
 
 use super::{count, duration, timestamp};
@@ -19,7 +17,7 @@ impl From<Status> for v1::ShowStatusResponse {
             answering_url: String::new(),
             schedulers: status.schedulers.into_iter().map(Into::into).collect(),
             database: Some(status.database.into()),
-            fleet: Some(fleet(&status.agents, status.open_enrolments)),
+            fleet: Some(fleet(FleetSummary::of(&status.agents), status.open_enrolments)),
             landmarks: Some(landmarks(&status.landmarks)),
             map: status.map.map(Into::into),
             batches: status.batches.into_iter().map(Into::into).collect(),
@@ -29,21 +27,12 @@ impl From<Status> for v1::ShowStatusResponse {
     }
 }
 
-fn fleet(agents: &[AgentStatus], open_enrolments: u64) -> v1::FleetStatus {
-    let mut by_state: BTreeMap<_, u32> = BTreeMap::new();
-    for agent in agents {
-        *by_state.entry(agent.service).or_default() += 1;
-    }
-    let connected = agents.iter().filter(|agent| agent.connected);
-    v1::FleetStatus {
-        agents: by_state
-            .into_iter()
-            .map(|(service, agents)| v1::AgentCount { service: v1::ServiceState::from(service).into(), agents })
-            .collect(),
-        slots: connected.map(|agent| u64::from(agent.slots)).sum(),
-        leases: agents.iter().map(|agent| u64::from(agent.leases)).sum(),
-        open_enrolments,
-    }
+fn fleet(FleetSummary { agents, slots, leases }: FleetSummary, open_enrolments: u64) -> v1::FleetStatus {
+    let agents = agents
+        .into_iter()
+        .map(|(service, agents)| v1::AgentCount { service: v1::ServiceState::from(service).into(), agents })
+        .collect();
+    v1::FleetStatus { agents, slots, leases, open_enrolments }
 }
 
 fn landmarks(landmarks: &[LandmarkStatus]) -> v1::LandmarksStatus {
