@@ -1,8 +1,10 @@
-//! The addresses of a scheduler: its listening address, the address to which agents connect, and
-//! the names in its certificate.
+//! The addresses of a scheduler: binds its listening address, and derives the address to which
+//! agents connect and the names in its certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+
+use tokio::net::TcpListener;
 
 /// The HOST:PORT to which agents connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,20 @@ impl AdvertisedAddress {
         let Self { host, port } = self;
         if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
     }
+}
+
+/// Listens on this address. The errors say what the operator can do.
+pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "the address {listen} is already in use: stop the process that listens there, or choose another with \
+             --listen"
+        ),
+        std::io::ErrorKind::AddrNotAvailable => {
+            anyhow::anyhow!("this machine does not have the address {listen}: choose another with --listen")
+        }
+        _ => anyhow::Error::new(error).context(format!("listen on {listen}")),
+    })
 }
 
 /// The names in the server's certificate besides [`DOMAIN`](crate::app::tls::DOMAIN).

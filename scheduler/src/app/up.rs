@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::app::address::{AdvertisedAddress, local, names};
+use crate::app::address::{AdvertisedAddress, bind, local, names};
 use crate::app::client_file::{self, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, print, usage};
@@ -204,19 +204,6 @@ pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> 
 /// deny access.
 pub(crate) fn exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
-}
-
-async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "the address {listen} is already in use: stop the process that listens there, or choose another with \
-             --listen"
-        ),
-        std::io::ErrorKind::AddrNotAvailable => {
-            anyhow::anyhow!("this machine does not have the address {listen}: choose another with --listen")
-        }
-        _ => anyhow::Error::new(error).context(format!("listen on {listen}")),
-    })
 }
 
 /// Parses the URL of a database. Errors do not repeat it, because it may contain a password.
