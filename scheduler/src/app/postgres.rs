@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use nix::unistd::Uid;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection};
@@ -19,6 +19,7 @@ use sqlx::{ConnectOptions, Connection};
 mod account;
 mod binaries;
 mod cluster;
+mod end_cause;
 mod error;
 mod former_server;
 mod pid_file;
@@ -26,22 +27,19 @@ mod server;
 mod settings;
 
 pub use binaries::{Tool, tool};
+pub(crate) use end_cause::LEAST_ROOM;
 pub use error::PostgresError;
 
 use account::{Account, USER};
 use binaries::Binaries;
 use cluster::{Found, SocketDir};
+use end_cause::down;
 use server::Server;
-
-use crate::machine::disk;
 
 /// The name of the scheduler's database.
 const DATABASE: &str = "landfall";
 /// The cluster's folder in a data directory.
 const CLUSTER: &str = "postgres";
-/// Minimum number of free bytes. If fewer bytes are free, the server may stop, because it writes
-/// its write-ahead log in files of 16 MB.
-pub(crate) const LEAST_ROOM: u64 = 32 << 20;
 /// The oldest major version that works: the log of events needs `pg_current_xact_id`.
 pub(crate) const OLDEST_MAJOR: u32 = 13;
 /// Interval between attempts to connect to a server that is starting.
@@ -186,24 +184,8 @@ impl PrivatePostgres {
     }
 
     fn down(&self, what: &str) -> anyhow::Error {
-        down(&self.log, what)
+        down(&self.log.with_file_name(CLUSTER), &self.log, what)
     }
-}
-
-/// The error for a server that ended or never answered. The usual cause is a full disk.
-fn down(log: &Path, what: &str) -> anyhow::Error {
-    let cluster = log.with_file_name(CLUSTER);
-    let room = disk::space(&cluster).map(|disk| disk.free);
-    let (last, cluster) = (server::last_lines(log), cluster.display());
-    let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
-    // The log is checked too, because the disk may have room again: when the server ends, the space
-    // of its temporary files is freed. In the log, an error's SQLSTATE follows the process id.
-    if room.is_some_and(|room| room < LEAST_ROOM) || last.contains(&format!("] {} ", crate::store::DISK_FULL)) {
-        return anyhow!(
-            "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
-        );
-    }
-    anyhow!("the private Postgres {what}; its log {} ends with: {last}", log.display())
 }
 
 fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
@@ -251,27 +233,5 @@ impl PreparedServer {
         let mut settings = settings::settings(self.socket.path());
         settings.extend(more.iter().map(|setting| (*setting).to_owned()));
         Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_that_ended_on_a_full_disk_says_so_even_if_its_end_made_room() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join(CLUSTER)).unwrap();
-        let log = folder.path().join("postgres.log");
-        let line = |sqlstate: &str| format!("2026-11-24 10:00:00.123 UTC [7] {sqlstate} PANIC:  what happened\n");
-        std::fs::write(&log, line("53100")).unwrap();
-        let said = down(&log, "ended (signal 6)").to_string();
-        assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
-        std::fs::write(&log, line("XX000")).unwrap();
-        // If the disk of the test's machine is nearly full, the error blames the disk instead.
-        if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
-            let said = down(&log, "ended (signal 6)").to_string();
-            assert!(said.ends_with("XX000 PANIC:  what happened"), "{said}");
-        }
     }
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, anyhow};
 
 use super::account::{Account, USER};
 use super::binaries::Binaries;
+use super::end_cause::tail;
 use super::error::PostgresError;
-use super::server::tail;
 use super::settings::PORT;
 
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.

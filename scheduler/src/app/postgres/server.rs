@@ -26,8 +26,6 @@ pub(super) const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
 /// next start recovers the data.
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// Number of lines at the end of the log that an error message quotes.
-const SHOWN_LINES: usize = 5;
 
 /// A server process. A thread waits until the process ends.
 #[derive(Debug)]
@@ -123,20 +121,4 @@ fn mind(
         Err(error) => format!("wait: {error}"),
     };
     ending.send_replace(Some(status));
-}
-
-pub(super) fn last_lines(log: &Path) -> String {
-    match std::fs::read(log) {
-        Ok(bytes) => tail(&String::from_utf8_lossy(&bytes)),
-        Err(error) => format!("(unreadable: {error})"),
-    }
-}
-
-/// The last lines of a text, joined into one line.
-pub(super) fn tail(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    if lines.is_empty() {
-        return "(no output)".to_owned();
-    }
-    lines[lines.len().saturating_sub(SHOWN_LINES)..].join("; ")
 }
