@@ -9,6 +9,7 @@
 pub mod balance;
 mod choice;
 pub mod confirm;
+mod confirmation_holds;
 pub(super) mod distances;
 pub(super) mod exclusions;
 mod holds;
@@ -35,9 +36,10 @@ use crate::strategy::{Candidate, Choice};
 use super::leadership::Leader;
 use super::locate::refined::CurrentMap;
 use crate::jobs::assign::choice::{chosen_for, fallback, may_be_confirmed};
+use crate::jobs::assign::confirmation_holds::{Unconfirmed, hold_unconfirmed};
 use crate::jobs::assign::distances::Known;
 use crate::jobs::assign::exclusions::Admission;
-use crate::jobs::assign::holds::{Unconfirmed, hold_ahead, hold_broken, hold_unconfirmed, release_held, release_unmet};
+use crate::jobs::assign::holds::{hold_ahead, hold_broken, release_held, release_unmet};
 use crate::jobs::assign::plan::Planner;
 
 /// Maximum number of tasks assigned in one transaction, so that their rows are locked for well

@@ -18,8 +18,9 @@ use crate::store::assignments::{self, Pool, loads};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::schedule;
 
+use super::confirmation_holds::{Unconfirmed, hold_unconfirmed};
 use super::exclusions::Admission;
-use super::holds::{Unconfirmed, hold_broken, hold_unconfirmed};
+use super::holds::hold_broken;
 use super::preempt;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
