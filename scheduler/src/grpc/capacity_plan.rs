@@ -6,10 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::thread;
 
 use sqlx::{PgConnection, PgPool};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::Mutex;
 
 use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, MOST_SITES, SiteSplit, Sites, Suggestions};
 use crate::model::geo::Position;
@@ -124,39 +125,49 @@ struct WhatIfInput {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Computes a plan. The lock `turn` is held until the computation ends, even if the caller is gone
-/// by then.
-///
-/// # Errors
-/// When a requested name is unknown or has no coordinates, when no site is located, or when the
-/// database fails.
-pub async fn plan(pool: &PgPool, wanted: &WhatIfRequest, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
-    let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
-    if wanted.suggest > 0 && split == SiteSplit::All {
-        return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
+/// Computes plans one at a time, because a plan may use a gigabyte and all cores for seconds.
+#[derive(Debug, Clone, Default)]
+pub struct CapacityPlanner {
+    /// Locked while a plan is computed.
+    turn: Arc<Mutex<()>>,
+}
+
+impl CapacityPlanner {
+    /// Computes a plan. The lock is held until the computation ends, even if the caller is gone by
+    /// then.
+    ///
+    /// # Errors
+    /// When a requested name is unknown or has no coordinates, when no site is located, or when the
+    /// database fails.
+    pub async fn plan(&self, pool: &PgPool, wanted: &WhatIfRequest) -> Result<Plan, PlanError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
+        if wanted.suggest > 0 && split == SiteSplit::All {
+            return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
+        }
+        let mut tx = store::begin_snapshot(pool).await?;
+        let input = WhatIfInput::read(&mut tx, wanted).await?;
+        tx.commit().await.map_err(store::Error::from)?;
+
+        let count = wanted.suggest;
+        let worked_out = tokio::task::spawn_blocking(move || {
+            let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+            let compared = capacity::compare(&input.sites, &input.agents, split, threads)?;
+            let suggest = || capacity::suggest(&input.sites, &input.agents, split, count, SEED, threads);
+            let suggested = (count > 0).then(suggest).transpose()?;
+            Ok::<_, CapacityError>((input, compared, suggested, turn))
+        });
+        let (input, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
+
+        let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
+        let picks: Vec<SiteId> = picks.filter_map(|pick| input.sites.id(pick.site)).collect();
+        let mut conn = pool.acquire().await.map_err(store::Error::from)?;
+        let picked = picked(&mut conn, &picks).await?;
+        let WhatIfInput { located, sites, suspects, agents, left_out } = input;
+        let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
+        let sites = sites.len();
+        Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })
     }
-    let mut tx = store::begin_snapshot(pool).await?;
-    let input = WhatIfInput::read(&mut tx, wanted).await?;
-    tx.commit().await.map_err(store::Error::from)?;
-
-    let count = wanted.suggest;
-    let worked_out = tokio::task::spawn_blocking(move || {
-        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let compared = capacity::compare(&input.sites, &input.agents, split, threads)?;
-        let suggest = || capacity::suggest(&input.sites, &input.agents, split, count, SEED, threads);
-        let suggested = (count > 0).then(suggest).transpose()?;
-        Ok::<_, CapacityError>((input, compared, suggested, turn))
-    });
-    let (input, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
-
-    let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
-    let picks: Vec<SiteId> = picks.filter_map(|pick| input.sites.id(pick.site)).collect();
-    let mut conn = pool.acquire().await.map_err(store::Error::from)?;
-    let picked = picked(&mut conn, &picks).await?;
-    let WhatIfInput { located, sites, suspects, agents, left_out } = input;
-    let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
-    let sites = sites.len();
-    Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })
 }
 
 impl WhatIfInput {
@@ -195,15 +206,8 @@ impl WhatIfInput {
             let coordinate = near(conn, located, &enrolled, &agents, &addition.near).await?;
             let slots = addition.slots.unwrap_or_else(|| capacity::usual_slots(&agents));
             let (city, carrier) = (addition.city.clone(), addition.carrier.clone());
-            added.push(Agent {
-                name,
-                city,
-                carrier,
-                coordinate,
-                slots,
-                speed: learned(&all),
-                change: AgentChange::Comes,
-            });
+            let (speed, change) = (learned(&all), AgentChange::Comes);
+            added.push(Agent { name, city, carrier, coordinate, slots, speed, change });
         }
         agents.append(&mut added);
         let mut sites = Sites::new(located.epoch, located.dimensions);

@@ -1,17 +1,15 @@
 //! Implements the operators' gRPC service for reports.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use futures_util::Stream;
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
 use sqlx::PgConnection;
-use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::capacity_plan::{self, PlanError, WhatIfRequest};
+use crate::grpc::capacity_plan::{CapacityPlanner, PlanError, WhatIfRequest};
 use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::throughput::{self, BatchGrowth};
@@ -30,14 +28,12 @@ const MAX_MESSAGE: usize = 4 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct ReportDesk {
     scheduler: Scheduler,
-    /// Locked while a plan is computed, so that only one is computed at a time: a plan may use a
-    /// gigabyte and all cores for seconds.
-    planning: Arc<Mutex<()>>,
+    planner: CapacityPlanner,
 }
 
 impl ReportDesk {
     pub(in crate::grpc) fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler, planning: Arc::default() }
+        Self { scheduler, planner: CapacityPlanner::default() }
     }
 
     pub(in crate::grpc) fn server(self) -> ReportServiceServer<Self> {
@@ -151,8 +147,7 @@ impl ReportService for ReportDesk {
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         let wanted = WhatIfRequest::try_from(request.into_inner())?;
-        let turn = Arc::clone(&self.planning).lock_owned().await;
-        match capacity_plan::plan(&self.scheduler.pool, &wanted, turn).await {
+        match self.planner.plan(&self.scheduler.pool, &wanted).await {
             Ok(plan) => Ok(Response::new(plan.into())),
             Err(error) => Err(self.unplanned(error).await),
         }
