@@ -1,5 +1,7 @@
 //! Tests predictions for fleets, by worked examples and by properties.
 
+use std::time::Duration;
+
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
