@@ -19,7 +19,7 @@ mod site_split;
 mod sites;
 mod suggest;
 
-pub use agent::{Agent, AgentChange, beside, usual_slots};
+pub use agent::{Agent, AgentChange, beside, usual_slots, usual_speed};
 pub use error::CapacityError;
 pub use load::{FleetPrediction, Load};
 pub use site_split::SiteSplit;

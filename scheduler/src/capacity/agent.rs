@@ -1,6 +1,6 @@
 //! Describes the agents of a plan, and computes the defaults of a planned agent.
 
-use crate::strategy::Speed;
+use crate::strategy::{Crawl, Speed};
 
 /// What happens to an agent in the planned change of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,4 +47,11 @@ pub fn usual_slots(agents: &[Agent]) -> u32 {
     let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
     slots.sort_unstable();
     slots.get(slots.len() / 2).copied().unwrap_or(1)
+}
+
+/// The default speed of a planned agent, learned from the crawls of all existing agents together.
+/// The argument has one item per agent.
+pub fn usual_speed(crawls: impl IntoIterator<Item = Vec<Crawl>>) -> Speed {
+    let all: Vec<Crawl> = crawls.into_iter().flatten().collect();
+    Speed::default().learned(&all)
 }

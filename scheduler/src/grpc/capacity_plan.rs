@@ -197,16 +197,14 @@ impl WhatIfInput {
             }
         }
         remove(&mut agents, &left_out, &wanted.remove)?;
-        // A new agent is assumed to have the speed learned from the crawls of all existing agents
-        // together.
-        let all: Vec<_> = crawls.into_values().flatten().collect();
+        let usual_speed = capacity::usual_speed(crawls.into_values());
         let mut added = Vec::new();
         for addition in &wanted.add {
             let name = free_name(addition, &enrolled, &added)?;
             let coordinate = near(conn, located, &enrolled, &agents, &addition.near).await?;
             let slots = addition.slots.unwrap_or_else(|| capacity::usual_slots(&agents));
             let (city, carrier) = (addition.city.clone(), addition.carrier.clone());
-            let (speed, change) = (learned(&all), AgentChange::Comes);
+            let (speed, change) = (usual_speed, AgentChange::Comes);
             added.push(Agent { name, city, carrier, coordinate, slots, speed, change });
         }
         agents.append(&mut added);
