@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, MAX_HOSTS, Policy};
@@ -41,7 +41,7 @@ use frontier::Frontier;
 use frontier::state_writer::StateWriter;
 use html::site::Site;
 use html::site_path::SitePath;
-use lease_return::{is_long_enough_to_hand_back, rest, rest_after_last_request};
+use lease_return::{checkpoint_in_time, is_long_enough_to_hand_back, rest, rest_after_last_request};
 use outcome::WalkEnd;
 use permitted_origin::find_origin;
 use politeness::robots::RulesError;
@@ -61,10 +61,6 @@ mod permitted_origin;
 mod politeness;
 mod stopwatch;
 mod walk;
-
-/// Maximum time that a stopped crawl waits for its pages to be stored. A stopping agent waits for
-/// its crawls slightly longer than `STORE_TIMEOUT`.
-const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// The fingerprint that identifies a path in [`SeenPaths`].
 pub fn fingerprint(path: &str) -> u128 {
@@ -253,9 +249,7 @@ impl Crawl {
         if self.frontier.is_new() {
             return None;
         }
-        // A page counts as visited only once it is stored. If storing takes too long, there is no
-        // checkpoint.
-        let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
+        let checkpoint = checkpoint_in_time(&mut self.frontier).await?;
         let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
         Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }

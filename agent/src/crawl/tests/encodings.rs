@@ -38,7 +38,7 @@ async fn a_large_body_waits_for_a_decoding_window() {
     .await;
     let windows = super::super::fetch::WINDOWS.acquire_many(64).await.unwrap();
     let mut crawl = std::pin::pin!(crawl(&site));
-    assert!(timeout(MS(500), &mut crawl).await.is_err(), "others have the room");
+    assert!(tokio::time::timeout(MS(500), &mut crawl).await.is_err(), "others have the room");
     drop(windows);
     let outcome = crawl.await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0), "{}", outcome.message);
