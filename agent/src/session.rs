@@ -34,7 +34,6 @@ use work::Work;
 
 pub(crate) mod backoff;
 mod convert;
-mod crawler;
 mod deadline;
 pub(crate) mod endpoint;
 pub(crate) mod enrol;

@@ -17,10 +17,9 @@ use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::convert::leases::{self, GrantedLease};
-use super::crawler::{Crawler, LeasedCrawl, OwnCrawler};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
-use super::leased_crawl::{CrawlRunner, panic_message};
+use super::leased_crawl::{CrawlRunner, Crawler, LeasedCrawl, OwnCrawler, panic_message};
 use super::permits::{self, PermitRequests};
 use crate::crawl::{ExternalCrawler, RobotsCache};
 use crate::disk::crawl_files::CrawlFiles;
