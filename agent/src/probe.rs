@@ -9,17 +9,19 @@
 
 use crate::metrics::{METRICS, SampleResult};
 use crate::net::request_context::RequestContext;
+pub use address_lock::AddressLock;
 pub use error::{ConnectFailure, ProbeError};
 pub use host_measurement::{HostMeasurement, Observation, Observer, Phases};
 pub(crate) use pacer::RequestPacer;
-pub use probe_order::{AddressLock, Metric, ProbeOrder};
+pub use probe_order::{Metric, ProbeOrder};
 pub use target::Target;
 
-pub mod address_lock;
+mod address_lock;
 mod error;
 mod host_measurement;
 pub mod http;
 pub mod icmp;
+pub mod locked_measurement;
 pub mod origin_search;
 mod pacer;
 mod probe_order;

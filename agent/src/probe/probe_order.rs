@@ -1,8 +1,8 @@
 //! What to measure, how, and at which address.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
+use super::address_lock::AddressLock;
 use super::stopping_rule;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -29,37 +29,6 @@ pub struct ProbeOrder {
     /// Time limit for making a connection, and for each request on it.
     pub timeout: Duration,
     pub lock: AddressLock,
-}
-
-/// The address at which an order may be carried out. The scheduler sends at most one order at a
-/// time for each address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddressLock {
-    /// Any address to which the name resolves.
-    Anywhere,
-    /// Only this address, if the name resolves to it.
-    At(IpAddr),
-    /// No address yet: the order only resolves the name, and sends no request.
-    Nowhere,
-}
-
-impl AddressLock {
-    /// Whether an order may be carried out at this address.
-    pub(super) fn is_at(self, address: IpAddr) -> bool {
-        match self {
-            Self::Anywhere => true,
-            Self::At(lock) => lock == address,
-            Self::Nowhere => false,
-        }
-    }
-
-    /// The address to try first, in case a name has several.
-    pub(super) const fn address(self) -> Option<IpAddr> {
-        match self {
-            Self::At(address) => Some(address),
-            Self::Anywhere | Self::Nowhere => None,
-        }
-    }
 }
 
 impl ProbeOrder {

@@ -10,7 +10,7 @@ use landfall_proto::v1::{
 };
 
 use super::{duration, sentence, settled_origin, to_wire};
-use crate::probe::address_lock::{OrderOutcome, OrderResult};
+use crate::probe::locked_measurement::{OrderOutcome, OrderResult};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeError, ProbeOrder, Target};
 

@@ -11,7 +11,7 @@ use tokio::task::{self, JoinError, JoinSet};
 use crate::net::guard::RefusedAddress;
 use crate::net::request_context::RequestContext;
 use crate::probe::ProbeError;
-use crate::probe::address_lock::Addresses;
+use crate::probe::locked_measurement::Addresses;
 use crate::session::convert::measurements::{self, InvalidOrder};
 
 const MAX_ORDERS: usize = 2048;
