@@ -2,7 +2,7 @@
 //! of its own. Each WARC file has an index (`.jsonl`) with a line of JSON for each response.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`recording`, `answered_request`, `body`) and sends them to the
+//! responses while they arrive (`recording`, `http1_form`, `body`) and sends them to the
 //! `writer`. The writer appends responses (`volume`, `member`, `fields`, `digest`, `index_line`) to
 //! one file after another (`names`, `folder`). Blocking disk operations run on tokio's threads for
 //! blocking tasks, and the length of every queue is limited.
@@ -22,21 +22,20 @@ use tokio_util::sync::CancellationToken;
 use crate::config::StoreConfig;
 use crate::disk::folder::FolderError;
 use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
-pub use answered_request::AnsweredRequest;
 use body::Body;
-pub use exchange::Truncated;
+pub use exchange::{AnsweredRequest, Truncated};
 use exchange::{CrawlIdentity, EndedExchanges};
 pub use index_line::ResponseLine;
 pub use recording::Recording;
 use rotation::VolumeSeries;
 use writer::{Message, Writer};
 
-mod answered_request;
 mod body;
 mod digest;
 mod exchange;
 mod fields;
 mod folder;
+mod http1_form;
 mod index_line;
 mod member;
 mod names;

@@ -4,10 +4,9 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::time::Instant;
 
-use super::answered_request::AnsweredRequest;
 use super::body::Body;
 use super::digest::Digest;
-use super::exchange::{CrawlIdentity, EndedExchanges, Exchange, Truncated};
+use super::exchange::{AnsweredRequest, CrawlIdentity, EndedExchanges, Exchange, Truncated};
 
 #[derive(Debug, Clone, Copy)]
 enum RecordingState {

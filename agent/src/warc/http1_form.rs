@@ -1,56 +1,20 @@
-//! A request and the head of its response, in the form in which they are stored: HTTP/1.1 syntax,
-//! even if HTTP/2 was used.
+//! Writes a request and the head of its response in the form in which they are stored: HTTP/1.1
+//! syntax, even if HTTP/2 was used.
 //!
 //! The library has already parsed the response. Therefore header names are in lower case, and
 //! fields with the same name are adjacent. The transfer encoding is removed together with its
 //! header. Values and the body are unchanged.
 
-use std::net::IpAddr;
-use std::time::SystemTime;
-
 use hyper::ext::ReasonPhrase;
-use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
+use reqwest::header::{HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use reqwest::{Response, Url, Version};
 use url::Position;
-
-use crate::machine::clock;
 
 /// Initial buffer size for a head: twice what most heads need.
 const ROOM: usize = 512;
 
-/// A request, and the head of its response.
-#[derive(Debug)]
-pub struct AnsweredRequest {
-    pub url: String,
-    /// The time at which the response's head arrived.
-    pub at: SystemTime,
-    /// The server's address, if known.
-    pub address: Option<IpAddr>,
-    /// The request in HTTP/1.1 form.
-    pub request: Vec<u8>,
-    /// The response's head in HTTP/1.1 form, including the final empty line.
-    pub head: Vec<u8>,
-    pub status: u16,
-    pub content_type: Option<String>,
-}
-
-impl AnsweredRequest {
-    /// The stored form of a request with the headers `sent`, and of the head of its response.
-    pub(crate) fn new(sent: &HeaderMap, url: &Url, response: &Response) -> Self {
-        let content_type = response.headers().get(CONTENT_TYPE);
-        Self {
-            url: url.as_str().to_owned(),
-            at: clock::wall(),
-            address: response.remote_addr().map(|address| address.ip()),
-            request: request(sent, url),
-            head: head(response),
-            status: response.status().as_u16(),
-            content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
-        }
-    }
-}
-
-fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
+/// A request with the headers `sent`.
+pub(super) fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ROOM);
     let target = url[Position::BeforePath..Position::AfterQuery].as_bytes();
     [b"GET ".as_slice(), target, b" HTTP/1.1\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
@@ -61,7 +25,8 @@ fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
     bytes
 }
 
-fn head(response: &Response) -> Vec<u8> {
+/// The head of a response, including the final empty line.
+pub(super) fn head(response: &Response) -> Vec<u8> {
     let version: &[u8] = if response.version() == Version::HTTP_10 { b"1.0" } else { b"1.1" };
     let mut bytes = Vec::with_capacity(ROOM);
     let status = response.status();
