@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::event_log::EventLog;
 use self::history::{Event, History};
-pub use self::violation::{Rule, Violation};
+pub use self::rule::{Rule, Violation};
 
 mod event_log;
 pub mod history;
 mod overlap;
 pub mod recovery;
+mod rule;
 #[cfg(test)]
 mod tests;
-mod violation;
 
 /// All violations of a finished run.
 pub fn judge(history: &History) -> Vec<Violation> {

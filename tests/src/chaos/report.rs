@@ -18,6 +18,7 @@ pub struct Summary {
     pub faults: usize,
     /// Number of faults by kind.
     pub by_fault: BTreeMap<String, usize>,
+    /// Number of violations by [`Rule::name`].
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
     /// Number of failed and cancelled tasks, by state and reason. Each reason is cut at its first

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::history::{Event, History, Request};
-use super::violation::{Rule, Violation};
+use super::rule::{Rule, Violation};
 
 /// Number of requests of the previous crawl that may arrive after the next crawl has begun. A crawl
 /// sends one request at a time, so only its last request may be in flight.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::event_log::EventLog;
 use super::history::{Event, History};
-use super::violation::{Rule, Violation};
+use super::rule::{Rule, Violation};
 
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";

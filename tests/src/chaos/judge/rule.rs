@@ -1,4 +1,4 @@
-//! The rules that a run must keep, and the violations of these rules.
+//! Lists the rules that a run must keep, with their names in JSON, and defines violations of rules.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
