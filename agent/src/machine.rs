@@ -2,3 +2,4 @@
 
 pub(crate) mod clock;
 pub(crate) mod free_space;
+pub(crate) mod full_disk;

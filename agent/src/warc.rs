@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
 use crate::disk::folder::FolderError;
-use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
+use crate::machine::free_space::free_bytes;
+use crate::machine::full_disk::FreeSpaceLimit;
 use body::Body;
 pub use exchange::{AnsweredRequest, Truncated};
 use exchange::{CrawlIdentity, EndedExchanges};
@@ -41,6 +42,7 @@ mod member;
 mod names;
 pub mod read;
 mod recording;
+mod records;
 mod rotation;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::disk::folder::{FolderError, blocking};
 use crate::disk::lease_key::LeaseKey;
-use crate::machine::free_space::LimitedDisk;
+use crate::machine::full_disk::LimitedDisk;
 
 mod folder;
 

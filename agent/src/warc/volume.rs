@@ -13,12 +13,10 @@ use std::time::SystemTime;
 use rand::rngs::ChaCha8Rng;
 
 use super::exchange::Exchange;
-use super::fields::{Fields, date, new_id};
+use super::fields::{date, new_id};
 use super::index_line::{RecordPosition, ResponseLine};
 use super::member::Gzip;
-use super::{digest, names};
-use crate::VERSION;
-use crate::net::user_agent::UserAgent;
+use super::{names, records};
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
@@ -95,17 +93,7 @@ impl Volume {
     }
 
     fn add_info(&mut self, at: SystemTime, gzip: &mut Gzip) -> io::Result<()> {
-        let block = format!(
-            "software: {}/{}\r\nformat: WARC File Format 1.1\r\n\
-             conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n\
-             robots: obey\r\n",
-            UserAgent::PRODUCT,
-            VERSION,
-        );
-        let mut fields = Fields::new("warcinfo", &self.info_id, &date(at));
-        fields.add("WARC-Filename", &names::closed(&self.stem));
-        fields.add("WARC-Block-Digest", &digest::of(block.as_bytes()));
-        fields.add("Content-Type", "application/warc-fields");
+        let (fields, block) = records::info(&self.info_id, at, &names::closed(&self.stem));
         gzip.begin();
         gzip.write(fields.end(length(block.as_bytes())).as_bytes())?;
         gzip.write(block.as_bytes())?;
@@ -156,13 +144,7 @@ impl Volume {
         let payload = exchange.payload.clone().label();
         let (begin, date) = (self.len(gzip), date(answered.at));
 
-        let mut fields = self.fields("response", &answer_id, &date, exchange);
-        if let Some(truncated) = exchange.truncated {
-            fields.add("WARC-Truncated", truncated.name());
-        }
-        fields.add("WARC-Payload-Digest", &payload);
-        fields.add("WARC-Block-Digest", &exchange.block.clone().label());
-        fields.add("Content-Type", "application/http;msgtype=response");
+        let fields = records::response(exchange, &answer_id, &self.info_id, &date, &payload);
         gzip.begin();
         gzip.write(fields.end(length(&answered.head) + body.len()).as_bytes())?;
         gzip.write(&answered.head)?;
@@ -177,10 +159,7 @@ impl Volume {
         gzip.end()?;
         let answer_end = self.len(gzip);
 
-        let mut fields = self.fields("request", &request_id, &date, exchange);
-        fields.add("WARC-Concurrent-To", &answer_id);
-        fields.add("WARC-Block-Digest", &digest::of(&answered.request));
-        fields.add("Content-Type", "application/http;msgtype=request");
+        let fields = records::request(exchange, &request_id, &self.info_id, &date, &answer_id);
         let head = fields.end(length(&answered.request));
         gzip.plain(&[head.as_bytes(), &answered.request, b"\r\n\r\n"])?;
 
@@ -189,16 +168,6 @@ impl Volume {
         serde_json::to_writer(&mut self.new_lines, &line)?;
         self.new_lines.push(b'\n');
         Ok(())
-    }
-
-    fn fields(&self, kind: &str, id: &str, date: &str, exchange: &Exchange) -> Fields {
-        let mut fields = Fields::new(kind, id, date);
-        fields.add("WARC-Target-URI", &exchange.answered.url);
-        fields.add("WARC-Warcinfo-ID", &self.info_id);
-        if let Some(address) = exchange.answered.address {
-            fields.add("WARC-IP-Address", &address.to_canonical().to_string());
-        }
-        fields
     }
 
     pub(super) fn sync(&mut self) -> io::Result<()> {

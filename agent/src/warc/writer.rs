@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use super::rotation::VolumeSeries;
 use crate::disk::folder::blocking;
-use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
+use crate::machine::free_space::free_bytes;
+use crate::machine::full_disk::FreeSpaceLimit;
 
 /// Maximum number of messages to handle at once.
 const BATCH: usize = 32;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::crawl::ExternalCrawler;
 use crate::disk::outbox::Outbox;
-use crate::machine::free_space::{DiskSpace, FullestDisk, LimitedDisk};
+use crate::machine::free_space::{DiskSpace, FullestDisk};
+use crate::machine::full_disk::LimitedDisk;
 use crate::warc::Store;
 
 /// The disks of the outbox, of the store, and of the external crawler's output.
