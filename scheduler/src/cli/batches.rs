@@ -113,7 +113,7 @@ pub(super) struct ListArgs {
 impl ListArgs {
     async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { state, time, limit, format, watch } = self;
-        let none = match (state, time.are_any()) {
+        let none = match (state, time.are_unset()) {
             (None, true) => "no batches yet: landfall sites submit FILE --batch NAME\n",
             _ => "no batch matches\n",
         };

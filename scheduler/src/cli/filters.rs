@@ -20,7 +20,7 @@ pub(super) struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    pub(super) fn are_any(&self) -> bool {
+    pub(super) fn are_unset(&self) -> bool {
         self.city.is_empty() && self.carrier.is_empty() && self.country.is_empty()
     }
 }
@@ -38,7 +38,7 @@ pub(super) struct TimeArgs {
 }
 
 impl TimeArgs {
-    pub(super) const fn are_any(&self) -> bool {
+    pub(super) const fn are_unset(&self) -> bool {
         self.since.is_none() && self.until.is_none()
     }
 }

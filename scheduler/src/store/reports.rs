@@ -4,7 +4,7 @@ pub use agents::{AgentRow, agents};
 pub use assignment_row::AssignmentRow;
 pub use assignments::{AssignmentPages, TaskFilter};
 pub use filters::{CrawlFilter, ReportScope};
-pub use groups::{Groups, ReportGroup};
+pub use groups::Groups;
 
 pub(crate) mod accuracy;
 mod agents;

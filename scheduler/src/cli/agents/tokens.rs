@@ -31,7 +31,7 @@ pub(in crate::cli) struct TokensArgs {
 impl TokensArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { all, state, places, format } = self;
-        let any = state.is_empty() && places.are_any();
+        let any = state.is_empty() && places.are_unset();
         let request = ListEnrolmentsRequest {
             all,
             cities: places.city,

@@ -9,7 +9,7 @@ use crate::cli::connection::Client;
 use crate::cli::flag_values::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, float_cell, share_cell, text_cell};
 use crate::cli::watch_flag::WatchFlag;
-use crate::store::reports::ReportGroup;
+use crate::model::ReportGroup;
 
 /// The properties by which rows can be grouped.
 const GROUPS: [ReportGroup; 4] = [ReportGroup::City, ReportGroup::Carrier, ReportGroup::Agent, ReportGroup::Day];

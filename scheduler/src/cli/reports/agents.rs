@@ -32,7 +32,7 @@ pub(in crate::cli) struct AgentsArgs {
 impl AgentsArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { batch, agent, places, limit, format, watch } = self;
-        let none = if places.are_any() { "" } else { "no agent matches\n" };
+        let none = if places.are_unset() { "" } else { "no agent matches\n" };
         let PlaceArgs { city: cities, carrier: carriers, country: countries } = places;
         let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
         let request = AgentsReportRequest { batch, agent, limit, cities, carriers, countries };

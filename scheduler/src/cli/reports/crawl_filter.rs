@@ -6,7 +6,7 @@ use landfall_proto::v1;
 
 use crate::cli::filters::{PlaceArgs, TimeArgs};
 use crate::cli::flag_values::timestamp;
-use crate::store::reports::ReportGroup;
+use crate::model::ReportGroup;
 
 /// Selects crawls by their agent, or failed sites by the agent that was chosen last for them.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use crate::cli::flag_values::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, share_cell, text_cell};
 use crate::cli::watch_flag::WatchFlag;
 use crate::model::ReasonKind;
-use crate::store::reports::ReportGroup;
+use crate::model::ReportGroup;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

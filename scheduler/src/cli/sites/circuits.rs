@@ -38,7 +38,7 @@ pub(in crate::cli) struct CircuitsArgs {
 impl CircuitsArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { batch, agent, places, time, limit, format, watch } = self;
-        let all = batch.is_none() && agent.is_none() && places.are_any() && time.are_any();
+        let all = batch.is_none() && agent.is_none() && places.are_unset() && time.are_unset();
         let none = if all { "no site has an open circuit\n" } else { "no site with an open circuit matches\n" };
         let request = ListOpenCircuitsRequest {
             limit,

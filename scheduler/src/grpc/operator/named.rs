@@ -128,7 +128,7 @@ pub(in crate::grpc) async fn agents_at(
     places: &Places,
 ) -> Result<Option<Vec<AgentId>>, Status> {
     let named = if name.is_empty() { None } else { Some(former_agent(conn, name).await?.id) };
-    if places.are_any() {
+    if places.are_unset() {
         return Ok(named.map(|agent| vec![agent]));
     }
     let known = agents::places(conn).await?.into_iter();

@@ -10,11 +10,12 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::grpc::capacity_plan::{CapacityPlanner, PlanError, WhatIfRequest};
+use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
+use crate::store::reports::ReportScope;
 use crate::store::reports::throughput::{self, BatchGrowth};
 use crate::store::reports::{self, AgentRow, accuracy, failures, hosts};
-use crate::store::reports::{ReportGroup, ReportScope};
 
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{reports as asked, throughput as convert};

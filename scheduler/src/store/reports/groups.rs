@@ -1,23 +1,6 @@
 //! The properties by which a report groups its rows.
 
-use crate::model::words;
-
-words!(
-    /// A property by which a report groups its rows. The report has one row for each value, or for
-    /// each combination of values of several properties.
-    ReportGroup {
-        Agent = "agent",
-        /// The agent's city.
-        City = "city",
-        /// The agent's carrier.
-        Carrier = "carrier",
-        /// The day, in UTC.
-        Day = "day",
-        /// The kind of reason why sites failed.
-        Reason = "reason",
-        Batch = "batch",
-    }
-);
+use crate::model::ReportGroup;
 
 /// The properties by which rows are grouped: one row for each combination of their values. If no
 /// property is set, there is only one row.

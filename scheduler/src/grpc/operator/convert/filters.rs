@@ -25,7 +25,7 @@ impl Places {
     }
 
     /// Whether all agents are accepted.
-    pub(in crate::grpc) fn are_any(&self) -> bool {
+    pub(in crate::grpc) fn are_unset(&self) -> bool {
         self.cities.is_empty() && self.carriers.is_empty() && self.countries.is_empty()
     }
 
@@ -91,7 +91,7 @@ mod tests {
         let places = Places::new(&texts(&["harbin", "CHANGCHUN"]), &texts(&["Cernet"]), &[]);
         assert!(places.include("Harbin", "CERNET", "CN") && places.include("Changchun", "cernet", ""));
         assert!(!places.include("Harbin", "Unicom", "CN") && !places.include("Tokyo", "CERNET", "CN"));
-        assert!(!places.are_any() && Places::default().are_any());
+        assert!(!places.are_unset() && Places::default().are_unset());
         assert!(Places::default().include("", "", ""));
         assert!(Places::new(&texts(&["ÅRHUS"]), &[], &[]).include("Århus", "", ""));
     }

@@ -3,12 +3,13 @@
 
 use landfall_proto::v1;
 
+use crate::model::ReportGroup;
 use crate::model::{ReasonKind, TaskState};
 use crate::store::agents::Agent;
 use crate::store::reports::accuracy::AccuracyRow;
 use crate::store::reports::failures::FailureRow;
 use crate::store::reports::hosts::HostRow;
-use crate::store::reports::{AgentRow, AssignmentRow, Groups, ReportGroup};
+use crate::store::reports::{AgentRow, AssignmentRow, Groups};
 use crate::strategy::{LoadLevel, explain};
 
 use super::filters::Places;

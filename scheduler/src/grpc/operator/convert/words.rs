@@ -4,6 +4,7 @@ use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
 
 use crate::config::Metric;
+use crate::model::ReportGroup;
 use crate::model::constraints::UnmetAction;
 use crate::model::service::ServiceState;
 use crate::model::{Blocker, Budget, FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
@@ -11,7 +12,6 @@ use crate::status::AttentionKind;
 use crate::store::agents::enrolments::State as EnrolmentState;
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Reachability;
-use crate::store::reports::ReportGroup;
 
 /// Converts an enum of the scheduler to an enum of the protocol with the same values, and back. All
 /// values of both enums must be listed.
