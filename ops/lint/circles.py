@@ -16,6 +16,12 @@ from pathlib import Path
 CRATES = ["proto/src", "scheduler/src", "agent/src", "tests/src"]
 USE = re.compile(r"(?:^|(?<=[;{}\s]))(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 DEFINITION = re.compile(r"\b(?:struct|enum|trait|type|const|static|fn|union|macro_rules!)\s+(\w+)")
+# Line comments, raw strings, strings and characters. They are found together, because each may
+# contain the beginning of another, such as the `//` of a URL.
+NO_CODE = re.compile(
+    r"""//[^\n]*|\bb?r(\#*)".*?"\1|\bb?"(?:\\.|[^"\\])*"|"(?:\\.|[^"\\])*"|b?'(?:\\[^']+|\\'|[^\\'\n])'""",
+    re.DOTALL,
+)
 MODULE = re.compile(r"\bmod\s+\w+;")
 WORD = re.compile(r"\w+")
 PATH = re.compile(r"\b(?:\w+::)+\w+")
@@ -23,8 +29,7 @@ PATH = re.compile(r"\b(?:\w+::)+\w+")
 
 def without_tests(text):
     """The code of a file, without comments, strings and items under `#[cfg(test)]`."""
-    text = re.sub(r"//[^\n]*", "", text)
-    text = re.sub(r'r#".*?"#|"(?:\\.|[^"\\])*"', '""', text, flags=re.DOTALL)
+    text = NO_CODE.sub(" ", text)
     kept, start = "", 0
     for attribute in re.finditer(r"#\[cfg\(test\)\]", text):
         if attribute.start() < start:
@@ -150,6 +155,10 @@ def self_test():
         "an import": ("use super::b::B;\npub struct A(B);\n", "pub struct B(crate::a::A);\n"),
         "a path": ("pub struct A(crate::b::B);\n", "pub struct B(crate::a::A);\n"),
         "a name used and passed on": ("pub use super::b::B;\npub struct A(B);\n", "use crate::a::A;\npub struct B(A);\n"),
+        "a path after a URL": (
+            'const U: &str = "http://x";\nconst Q: char = \'"\';\npub struct A(crate::b::B);\n',
+            'const R: &str = r"\\";\npub struct B(crate::a::A);\nconst S: &str = "";\n',
+        ),
         "a name from another file": ("use crate::B;\npub struct A(B);\n", "use crate::a::A;\npub struct B(A);\n"),
     }
     none = {

@@ -10,7 +10,7 @@ use crate::store::leases::checkpoints;
 impl Session {
     /// Stores a crawl's checkpoint, unless the agent no longer has the lease.
     pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
-        let checkpoint = convert::checkpoint(checkpoint)?;
+        let checkpoint = convert::crawls::checkpoint(checkpoint)?;
         let mut conn = self.connection().await?;
         if !checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await? {
             let (task, token) = (checkpoint.task, checkpoint.token);

@@ -20,11 +20,11 @@ use crate::strategy::explain;
 
 use crate::grpc::operator::convert::{duration, moment, plain};
 
-mod crawls;
+pub(in crate::grpc) mod crawls;
 mod measurements;
 mod outcomes;
 
-pub(in crate::grpc) use crawls::{Released, checkpoint, permit_answer, permit_request, release};
+pub(in crate::grpc) use crawls::{Released, permit_answer, permit_request, release};
 pub(in crate::grpc) use measurements::{measure_order, measurement};
 pub(in crate::grpc) use outcomes::{outcome, outcome_ack};
 
