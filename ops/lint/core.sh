@@ -51,7 +51,7 @@ rules=(
     'std::env([^A-Za-z0-9_]|$)|std::env::var("HOME")'
     'std::(fs|process)([^A-Za-z0-9_]|$)|std::fs::read("x")'
     'rand::rng\(|let mut rng = rand::rng();'
-    'crate::(app|cli|grpc|store|jobs|telemetry|wake)([^A-Za-z0-9_]|$)|use crate::store::Error;'
+    'crate::(app|cli|config|grpc|store|jobs|machine|telemetry|wake|web)([^A-Za-z0-9_]|$)|use crate::store::Error;'
 )
 # The last `|` separates a rule from its example.
 pattern_of() { echo "${1%|*}"; }
