@@ -164,7 +164,9 @@ impl Assign {
                 unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
-            let mut choice = Choice { fallback: fallback(task, choice.fallback), ..choice };
+            let alarmed = alarm.is_some() && task.strategy.needs_distance();
+            let mut choice =
+                Choice { fallback: fallback(task.unmeasured.as_ref(), choice.fallback, alarmed), ..choice };
             record_loads(&mut choice, &agents);
             let exclusions = admission.exclusions(&mut tx, task.batch).await?;
             admission.took(task.batch, choice.agent);

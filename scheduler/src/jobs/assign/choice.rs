@@ -1,7 +1,7 @@
 //! The choice of an agent for one task: its seed, its cause and, if the strategy could not be
 //! followed, the cause of the fallback.
 
-use crate::model::{ChoiceCause, ChoiceReasons, Fallback, FallbackCause, Strategy, seed};
+use crate::model::{ChoiceCause, ChoiceReasons, Fallback, Strategy, Unmeasured, seed};
 use crate::store::assignments::WaitingTask;
 use crate::strategy::site_facts::SiteFacts;
 use crate::strategy::{self, Candidate, Choice};
@@ -16,14 +16,10 @@ pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
 }
 
 /// The cause of a fallback. If the site is unmeasured, the reason is more specific than the cause
-/// that the strategy gave, and replaces it, unless the cause is an alarm.
-pub(super) fn fallback(task: &WaitingTask, given: Option<Fallback>) -> Option<Fallback> {
-    match given {
-        Some(given) if given.cause != FallbackCause::UntrustedMap => {
-            Some(task.unmeasured.clone().map_or(given, Into::into))
-        }
-        given => given,
-    }
+/// that the strategy gave, and replaces it. During an alarm, the alarm is the cause.
+pub(super) fn fallback(unmeasured: Option<&Unmeasured>, given: Option<Fallback>, alarmed: bool) -> Option<Fallback> {
+    let reason = unmeasured.filter(|_| !alarmed).cloned();
+    given.map(|given| reason.map_or(given, Into::into))
 }
 
 /// The choice for one task, its seed, and its cause.
@@ -106,4 +102,22 @@ fn count(agents: usize) -> u32 {
 /// consecutive identifiers are unrelated.
 pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{FallbackCause, UnmeasuredCause};
+
+    #[test]
+    fn only_a_present_alarm_outweighs_why_a_site_is_unmeasured() {
+        let of = |cause, said: &str| Fallback { cause, said: said.to_owned() };
+        let (alarm, unmeasured) =
+            (of(FallbackCause::UntrustedMap, "alarm"), of(FallbackCause::Unmeasured, "no answer"));
+        let why = Unmeasured { cause: UnmeasuredCause::ALL[0], said: "no answer".to_owned() };
+        assert_eq!(fallback(Some(&why), Some(alarm.clone()), true), Some(alarm.clone()));
+        assert_eq!(fallback(Some(&why), Some(alarm.clone()), false), Some(unmeasured), "the alarm is over");
+        assert_eq!(fallback(None, Some(alarm.clone()), false), Some(alarm));
+        assert_eq!(fallback(Some(&why), None, false), None, "nothing was fallen back from");
+    }
 }

@@ -150,7 +150,7 @@ impl PlanInput {
             if !admission.admits(task.batch, choice.agent) {
                 continue;
             }
-            let fallback = fallback(task, choice.fallback.clone());
+            let fallback = fallback(task.unmeasured.as_ref(), choice.fallback.clone(), self.alarm.is_some());
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
             let why = match self.preempted.get(&task.task) {
