@@ -51,3 +51,22 @@ async fn passed(deadline: Option<BootTime>) {
         tokio::time::sleep(left.min(DEADLINE_POLL)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_welcome_and_an_acknowledged_heartbeat_end_the_silence() {
+        let (mut deadline, hour) = (LeaseDeadline::default(), Duration::from_secs(3600));
+        deadline.begin(BootTime::now().after(hour));
+        assert!(!deadline.silence().has_begun());
+        deadline.silence().session_ended();
+        assert!(deadline.silence().has_begun());
+        deadline.renew(BootTime::now().after(hour));
+        assert!(!deadline.silence().has_begun());
+        deadline.silence().session_ended();
+        deadline.begin(BootTime::now().after(hour));
+        assert!(!deadline.silence().has_begun());
+    }
+}
