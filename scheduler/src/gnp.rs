@@ -43,7 +43,9 @@ pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nomi
 pub(crate) use embedding::is_coordinate;
 pub use embedding::projection;
 pub use embedding::quality::{AgentQuality, Quality, Residual};
-pub use embedding::{Embedding, EpochMismatch, FEWEST_LANDMARKS, PartsError, Placement, default_dimensions};
+pub use embedding::{
+    Embedding, EpochMismatch, FEWEST_LANDMARKS, PartsError, Placement, default_dimensions, dimensions_of_fit,
+};
 pub use fit::rejection::{RejectedFit, check as check_fit};
 pub use fit::{FitError, fit, fit_with};
 pub use locate::nearest::{Nearest, RaggedCoordinates};

@@ -74,6 +74,12 @@ pub fn default_dimensions(landmarks: usize) -> usize {
     landmarks.saturating_sub(1).min(MOST_DIMENSIONS)
 }
 
+/// The number of dimensions of a fit. `requested` is the operator's choice; `None` means the default
+/// number. A fit needs one more landmark than it has dimensions.
+pub fn dimensions_of_fit(landmarks: usize, requested: Option<usize>) -> usize {
+    requested.unwrap_or_else(|| default_dimensions(landmarks)).min(landmarks.saturating_sub(1))
+}
+
 impl Embedding {
     /// Builds an embedding from stored parts.
     pub fn from_parts(
@@ -210,5 +216,7 @@ mod tests {
     #[test]
     fn dimensions_default_to_eight_or_one_below_the_landmarks() {
         assert_eq!([0, 1, 2, 5, 9, 15].map(default_dimensions), [0, 0, 1, 4, 8, 8]);
+        assert_eq!([None, Some(3), Some(8)].map(|requested| dimensions_of_fit(9, requested)), [8, 3, 8]);
+        assert_eq!([0, 1, 4].map(|landmarks| dimensions_of_fit(landmarks, Some(8))), [0, 0, 3]);
     }
 }

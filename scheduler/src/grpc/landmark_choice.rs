@@ -131,14 +131,6 @@ pub async fn elect(
     replace(conn, &chosen, dimensions, ChosenBy::Election).await
 }
 
-/// The number of dimensions that the next fit will have with this number of landmarks. `requested`
-/// is the operator's choice; `None` means the default number.
-pub fn dimensions_of_next_fit(landmarks: usize, requested: Option<u32>) -> u32 {
-    let whole = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let default = whole(gnp::default_dimensions(landmarks));
-    requested.unwrap_or(default).min(whole(landmarks.saturating_sub(1)))
-}
-
 /// The quality of the current landmarks.
 #[derive(Debug, Clone)]
 pub struct ExplainedLandmarks {

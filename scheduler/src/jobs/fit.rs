@@ -81,7 +81,7 @@ impl Fit {
         let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
         let wanted = settings::dimensions(&mut tx).await.context("read the settings")?;
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
-        let dimensions = dimensions(mesh_state.landmarks.len(), wanted);
+        let dimensions = gnp::dimensions_of_fit(mesh_state.landmarks.len(), wanted);
         let drift = match &newest {
             Some(newest) if due::may_be_enough(newest) && self.may_judge(Instant::now()) => {
                 Drift::survey(&mut tx, newest).await.context("survey the drift")?
@@ -266,15 +266,6 @@ fn too_few(fleet: &Fleet, mesh_state: &MeshState, trouble: Option<&ReachFailure>
     }
 }
 
-/// The number of dimensions that the operator set, limited by the number of landmarks: a fit needs
-/// one more landmark than it has dimensions.
-fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
-    match wanted {
-        None => gnp::default_dimensions(landmarks),
-        Some(wanted) => wanted.min(landmarks.saturating_sub(1)).max(1),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
@@ -408,12 +399,5 @@ mod tests {
         let trial = Trial::new(pool, 2).await;
         trial.mesh(&trial.agents).await;
         assert!(trial.fitted().await.is_none());
-    }
-
-    #[test]
-    fn dimensions_never_outnumber_what_the_landmarks_bear() {
-        assert_eq!(dimensions(9, None), 8);
-        assert_eq!(dimensions(9, Some(3)), 3);
-        assert_eq!(dimensions(4, Some(8)), 3);
     }
 }

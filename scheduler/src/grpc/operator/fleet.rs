@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
+use crate::gnp;
 use crate::grpc::landmark_choice::{self, ChoiceError};
 use crate::store::agents::drains::{self, DrainError};
 use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError, State};
@@ -366,7 +367,8 @@ async fn known<T>(conn: &mut PgConnection, changed: Result<T, DrainError>) -> Re
 
 async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
     let landmarks = landmarks::list(conn).await?;
-    let dimensions = landmark_choice::dimensions_of_next_fit(landmarks.len(), settings::dimensions(conn).await?);
+    let requested = settings::dimensions(conn).await?.map(|requested| usize::try_from(requested).unwrap_or(usize::MAX));
+    let dimensions = gnp::dimensions_of_fit(landmarks.len(), requested);
     let embedding = embeddings::latest(conn).await?;
     let fleet = agents::list(conn).await?;
     Ok(Response::new(landmark_messages::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))

@@ -34,11 +34,11 @@ pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
     fleet: &[Agent],
-    dimensions: u32,
+    dimensions: usize,
     embedding: Option<&Embedding>,
 ) -> v1::ListLandmarksResponse {
     v1::ListLandmarksResponse {
-        dimensions,
+        dimensions: count(dimensions),
         landmarks: landmarks.into_iter().map(|one| landmark(one, fleet)).collect(),
         epoch: embedding.map_or(0, |embedding| embedding.epoch().get()),
         fit_error: embedding.map_or(0.0, Embedding::fit_error),
