@@ -107,17 +107,15 @@ impl RestoreArgs {
             secrets: !self.without_secrets,
             progress: bar.clone(),
         };
-        let private = wanted.database_url.is_none();
         let done = backup::restore(wanted).await;
         drop(bar);
-        print(&restored(&done?, private))
+        print(&restored(&done?))
     }
 }
 
-/// The text that a successful `landfall restore` prints. `private` says whether the database is the
-/// private Postgres of the data directory.
-fn restored(done: &RestoredBackup, private: bool) -> String {
-    let RestoredBackup { sites, agents, secrets, data_dir, result } = done;
+/// The text that a successful `landfall restore` prints.
+fn restored(done: &RestoredBackup) -> String {
+    let RestoredBackup { sites, agents, secrets, data_dir, private, result } = done;
     let secrets = match (secrets, private) {
         (true, _) => "those of the backup, now in the data directory",
         (false, false) => {
@@ -185,14 +183,20 @@ mod tests {
             leases: 2,
             tokens: 3,
         };
-        let done =
-            |secrets| RestoredBackup { sites: 500, agents: 2, secrets, data_dir: "/d".into(), result: result.clone() };
-        let said = restored(&done(true), true);
+        let done = |secrets, private| RestoredBackup {
+            sites: 500,
+            agents: 2,
+            secrets,
+            data_dir: "/d".into(),
+            private,
+            result: result.clone(),
+        };
+        let said = restored(&done(true, true));
         assert!(said.contains("500 sites, 2 agents") && said.contains("those of the backup"), "{said}");
         assert!(said.ends_with("address: landfall up --data-dir /d\n"), "{said}");
-        let said = restored(&done(false), false);
+        let said = restored(&done(false, false));
         assert!(said.contains("none restored: copy operator-token and tls of a scheduler"), "{said}");
         assert!(said.ends_with("landfall serve --data-dir /d --database-url URL\n"), "{said}");
-        assert!(restored(&done(false), true).contains("must be enrolled again"));
+        assert!(restored(&done(false, true)).contains("must be enrolled again"));
     }
 }

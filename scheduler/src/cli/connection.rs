@@ -1,6 +1,7 @@
 //! Connects to a scheduler: finds its URL and the operator's token, and converts refused requests
 //! to messages for people.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,13 +79,22 @@ impl ConnectionArgs {
         ];
         // Only flags are refused. Environment variables are accepted, because they may be set for
         // all commands. A value that differs from the variable's comes from the flag.
-        match flags.into_iter().find(|(_, variable, given)| given.is_some() && *given != std::env::var_os(variable)) {
+        let given = flags
+            .into_iter()
+            .find(|(_, variable, given)| is_from_flag(given.as_ref(), std::env::var_os(variable).as_ref()));
+        match given {
             Some((flag, ..)) => {
                 Err(usage(format!("{flag} applies only to commands that contact a scheduler; {instead}")))
             }
             None => Ok(()),
         }
     }
+}
+
+/// Whether a value comes from the flag, and not from the flag's environment variable. A flag that
+/// repeats the variable's value is not told from the variable.
+fn is_from_flag(given: Option<&OsString>, variable: Option<&OsString>) -> bool {
+    given.is_some() && given != variable
 }
 
 /// A channel that adds the operator's token to every call.
@@ -374,6 +384,15 @@ fn tls(ca: Option<&Path>, scheduler: &str) -> anyhow::Result<ClientTlsConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flag_is_told_from_its_variable_by_its_value() {
+        let [a, b] = ["a,b", "b"].map(OsString::from);
+        assert!(!is_from_flag(None, None) && !is_from_flag(None, Some(&a)));
+        assert!(is_from_flag(Some(&a), None), "no variable is set");
+        assert!(is_from_flag(Some(&a), Some(&b)));
+        assert!(!is_from_flag(Some(&a), Some(&a)));
+    }
 
     #[test]
     fn plaintext_is_for_loopback_alone() {

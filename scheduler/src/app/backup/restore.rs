@@ -49,6 +49,8 @@ pub struct RestoredBackup {
     /// Whether secrets of the backup were written into the data directory.
     pub secrets: bool,
     pub data_dir: PathBuf,
+    /// Whether the database is the private Postgres of the data directory.
+    pub private: bool,
     pub result: RestoreResult,
 }
 
@@ -73,17 +75,21 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<RestoredBackup> {
     ensure_theirs(&source.manifest, &data_dir)?;
     let (manifest, progress) = (source.manifest.clone(), wanted.progress.clone());
     let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
-    let (work, result) = match &wanted.database_url {
+    let (work, result, private) = match &wanted.database_url {
         Some(url) => {
             let options = up::database_options(url)?;
             up::reach(&options).await?;
-            work.into_own(&options, &interrupted).await?
+            let (work, result) = work.into_own(&options, &interrupted).await?;
+            (work, result, false)
         }
-        None => work.into_private(&interrupted).await?,
+        None => {
+            let (work, result) = work.into_private(&interrupted).await?;
+            (work, result, true)
+        }
     };
     let Manifest { sites, agents, .. } = work.manifest;
     let secrets = work.secrets.files().next().is_some();
-    Ok(RestoredBackup { sites, agents, secrets, data_dir: work.data_dir, result })
+    Ok(RestoredBackup { sites, agents, secrets, data_dir: work.data_dir, private, result })
 }
 
 /// Checks that secrets that are already in the data directory belong to the backup.

@@ -90,7 +90,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     bad_places_change_nothing(base).await;
 
     let restored = restore(into(base, "two", "b.tar")).await.unwrap();
-    assert_eq!((restored.sites, restored.agents, restored.secrets), (500, 0, true));
+    assert_eq!((restored.sites, restored.agents, restored.secrets, restored.private), (500, 0, true, true));
     let token = |data_dir: &str| fs::read(base.join(data_dir).join("operator-token")).unwrap();
     assert_eq!(token("one"), token("two"));
     let postgres = PrivatePostgres::start(&base.join("two")).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     writer.finish().unwrap();
     let told = refused(Restore { file: dump, ..restore_into("empty") }).await;
     assert!(told.contains("pg_restore failed: pg_restore: error:"), "{told}");
-    restore(restore_into("empty")).await.unwrap();
+    assert!(!restore(restore_into("empty")).await.unwrap().private);
     assert!(base.join("two/operator-token").exists());
     let pool = store::open(at("empty")).await.unwrap();
     let told = restores::take_untold(&mut pool.acquire().await.unwrap()).await.unwrap();
