@@ -118,7 +118,8 @@ create index site_measurements_by_time on site_measurements (measured_at);
 create index site_measurements_by_prober on site_measurements (prober_id, measured_at);
 
 -- Resolved addresses. A site and a prober have a row if the site's name resolves at this prober to
--- an address other than `sites.address`, or if the prober postponed its last order for the site.
+-- an address other than `sites.address`, if the prober postponed its last order for the site, or if
+-- requests that led to no measurement are counted for it.
 create table resolved_addresses (
     -- The site.
     site_id bigint not null references sites (id),

@@ -2,9 +2,9 @@
 //! of its own. Each WARC file has an index (`.jsonl`) with a line of JSON for each response.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`recording`, `http1_form`, `body`) and sends them to the
-//! `writer`. The writer appends responses (`volume`, `member`, `fields`, `digest`, `index_line`) to
-//! one file after another (`names`, `folder`). Blocking disk operations run on tokio's threads for
+//! responses while they arrive (`exchange`, `recording`, `http1_form`, `body`) and sends them to the
+//! `writer`. The writer appends responses (`volume`, `records`, `member`, `fields`, `digest`,
+//! `index_line`) to one file after another (`names`, `folder`). Blocking disk operations run on tokio's threads for
 //! blocking tasks, and the length of every queue is limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl logs a page as visited only after

@@ -1,7 +1,7 @@
-//! Finds a site's origin. For a bare host, the search tries https before http. If the first
-//! response redirects inside the registrable domain, the site moves to the origin of the redirect's
-//! target. A redirect that leaves the domain does not move the site. The host of each hop is
-//! resolved and vetted.
+//! Finds a site's origin. For a bare host, the search tries https before http. While responses
+//! redirect to another origin inside the registrable domain, the site moves to that origin, at most
+//! [`MAX_HOPS`] times. A redirect that leaves the domain does not move the site. The host of each
+//! hop is resolved and vetted.
 
 use std::time::Duration;
 

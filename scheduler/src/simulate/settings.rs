@@ -166,7 +166,7 @@ words!(
 );
 
 /// The input that a strategy needs but that no node has; `None` if the strategy can be judged.
-pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
+pub(super) fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),
         Strategy::Geographic => (|node| node.position.is_some(), "positions"),

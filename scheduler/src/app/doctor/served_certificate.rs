@@ -18,7 +18,7 @@ use crate::app::tls::DOMAIN;
 pub(super) enum Unserved {
     /// The data directory's authority signed the certificate, but the certificate is not valid now.
     Outdated(&'static str),
-    /// The server is not a scheduler of this fleet. Contains the reason for this conclusion.
+    /// The server is not a scheduler that uses this data directory. Contains the reason for this conclusion.
     Stranger(String),
     /// The file of the authority cannot be used, so the server was not asked. Contains the reason.
     NoAuthority(String),

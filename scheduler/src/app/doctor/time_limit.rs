@@ -7,6 +7,7 @@ use super::check_result::CheckResult;
 /// Maximum time of one check. A healthy server answers within milliseconds, and a name server
 /// within two seconds. Even if nothing answers, the whole command should take no more than 15 s.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Awaits the facts of a check. Fails the check if that takes too long.
 pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = T>) -> Result<T, CheckResult> {
     tokio::time::timeout(PATIENCE, facts).await.map_err(|_| {

@@ -1,7 +1,8 @@
 //! Defines the load level of an agent, and predicts from it when the agent's last task ends.
 //!
 //! The load level is defined as in section 1.4.1 of paper 003, which
-//! docs/evaluation/load-levels.md describes. The paper counts blocks of pages, and Landfall counts each task as one block.
+//! docs/evaluation/load-levels.md describes. The paper counts blocks of pages, and Landfall counts
+//! each task as one block.
 
 use std::fmt;
 use std::time::Duration;

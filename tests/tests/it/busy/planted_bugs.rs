@@ -2,8 +2,8 @@
 //! judge must find each bug by the rule that the bug's patch names.
 //!
 //! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
-//! with each bug, written by `ops/chaos/mutants.sh --record`. `make chaos` runs the programs with the
-//! planted bugs again.
+//! with each bug, written by `ops/chaos/mutants.sh --record`. Without `--record`, the script runs the
+//! programs with the planted bugs again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
