@@ -3,7 +3,6 @@
 
 pub(crate) mod age_ordered_map;
 pub mod dns;
-pub(crate) mod error_causes;
 pub mod guard;
 pub mod origin;
 pub mod request_context;

@@ -3,12 +3,14 @@
 
 use std::error::Error;
 use std::fmt;
-use std::iter::successors;
 use std::time::Duration;
 
+use rustls::CertificateError;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
+
+use crate::error_causes::causes;
 
 /// The first bytes that an HTTP/2 client sends: the preface, and an empty SETTINGS frame.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -16,17 +18,39 @@ const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a server that answers is not a scheduler of this fleet.
+/// Why a server that answers is not a scheduler of this fleet, or cannot be trusted to be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForeignServer {
     /// The server answers in plaintext.
     NoTls,
     /// The server's certificate was not signed by the expected authority.
     OtherAuthority,
+    /// The server's certificate has expired by this machine's clock.
+    Expired,
+    /// The server's certificate is not yet valid by this machine's clock.
+    NotYetValid,
+    /// The server's certificate is for another name.
+    OtherName,
     /// The server refuses a TLS session.
     NoTlsSession,
     /// The server does not use HTTP/2.
     NoGrpc,
+}
+
+impl ForeignServer {
+    /// Whether the server may be a scheduler of this fleet, whose certificate is not valid now.
+    pub const fn is_outdated(self) -> bool {
+        matches!(self, Self::Expired | Self::NotYetValid)
+    }
+
+    /// A sentence that says why `server`, such as "the server at https://a:7600", is not used.
+    pub fn sentence(self, server: &str) -> String {
+        if self.is_outdated() {
+            format!("{server} cannot be trusted: {self}")
+        } else {
+            format!("{server} is not a scheduler of this fleet: {self}")
+        }
+    }
 }
 
 impl fmt::Display for ForeignServer {
@@ -34,6 +58,9 @@ impl fmt::Display for ForeignServer {
         f.write_str(match self {
             Self::NoTls => "it does not speak TLS: is it http://, or another port?",
             Self::OtherAuthority => "its certificate is of another authority",
+            Self::Expired => "its certificate has expired by this machine's clock",
+            Self::NotYetValid => "its certificate is not valid yet by this machine's clock",
+            Self::OtherName => "its certificate is for another name",
             Self::NoTlsSession => "it refuses this TLS session",
             Self::NoGrpc => "it does not speak gRPC: is it https://, or another port?",
         })
@@ -44,7 +71,7 @@ impl fmt::Display for ForeignServer {
 /// network failed.
 pub fn of_error(error: &(dyn Error + 'static)) -> Option<ForeignServer> {
     let mut tls = None;
-    let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
+    let failed = causes(error).any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
         // An IO error does not list the error that it wraps among its sources.
         let inner: Option<&(dyn Error + 'static)> = io.and_then(std::io::Error::get_ref).map(|inner| inner as _);
@@ -53,9 +80,21 @@ pub fn of_error(error: &(dyn Error + 'static)) -> Option<ForeignServer> {
     });
     match tls {
         Some(rustls::Error::InvalidMessage(_)) => Some(ForeignServer::NoTls),
-        Some(rustls::Error::InvalidCertificate(_)) => Some(ForeignServer::OtherAuthority),
+        Some(rustls::Error::InvalidCertificate(why)) => Some(invalid_certificate(&why)),
         Some(_) => Some(ForeignServer::NoTlsSession),
         None => (!failed).then_some(ForeignServer::NoGrpc),
+    }
+}
+
+fn invalid_certificate(why: &CertificateError) -> ForeignServer {
+    use CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
+    };
+    match why {
+        Expired | ExpiredContext { .. } => ForeignServer::Expired,
+        NotValidYet | NotValidYetContext { .. } => ForeignServer::NotYetValid,
+        NotValidForName | NotValidForNameContext { .. } => ForeignServer::OtherName,
+        _ => ForeignServer::OtherAuthority,
     }
 }
 
@@ -90,6 +129,7 @@ async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::UnixTime;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -102,6 +142,30 @@ mod tests {
             stream.write_all(with).await.unwrap();
         };
         tokio::join!(greeted(&uri), serve).0
+    }
+
+    fn of_certificate(why: CertificateError) -> Option<ForeignServer> {
+        let error = std::io::Error::other(rustls::Error::InvalidCertificate(why));
+        of_error(&error)
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_told() {
+        assert_eq!(of_certificate(CertificateError::UnknownIssuer), Some(ForeignServer::OtherAuthority));
+        assert_eq!(of_certificate(CertificateError::Expired), Some(ForeignServer::Expired));
+        assert_eq!(of_certificate(CertificateError::NotValidYet), Some(ForeignServer::NotYetValid));
+        assert_eq!(of_certificate(CertificateError::NotValidForName), Some(ForeignServer::OtherName));
+        let (time, not_after) =
+            (UnixTime::since_unix_epoch(Duration::from_secs(2)), UnixTime::since_unix_epoch(Duration::from_secs(1)));
+        assert_eq!(
+            ForeignServer::Expired.sentence("it"),
+            "it cannot be trusted: its certificate has expired by this machine's clock"
+        );
+        assert_eq!(
+            ForeignServer::OtherName.sentence("it"),
+            "it is not a scheduler of this fleet: its certificate is for another name"
+        );
+        assert_eq!(of_certificate(CertificateError::ExpiredContext { time, not_after }), Some(ForeignServer::Expired));
     }
 
     #[tokio::test]

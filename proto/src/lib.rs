@@ -1,10 +1,12 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`. The other modules
 //! print messages (`json`), write metrics and log lines (`metrics`, `log`), send traces (`traces`),
-//! and recognise servers that are not schedulers (`foreign_server`).
+//! recognise servers that are not schedulers (`foreign_server`), and find the causes of failed
+//! requests (`error_causes`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and
 //! compares it with the committed code, so builds do not need the generator.
 
+pub mod error_causes;
 pub mod foreign_server;
 pub mod json;
 pub mod log;

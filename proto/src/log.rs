@@ -10,6 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::error_causes::causes;
+
 /// Shortens the text of a field, given the field's name and text. The field is omitted if the
 /// result is `None`.
 pub type Shorten = fn(&str, &str) -> Option<String>;
@@ -82,8 +84,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, error: &(dyn std::error::Error + 'static)) {
-        let chain: Vec<String> =
-            std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
+        let chain: Vec<String> = causes(error).map(ToString::to_string).collect();
         self.record_str(field, &chain.join(": "));
     }
 

@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
+use crate::error_causes::innermost;
+
 /// Maximum number of spans that wait to be sent. Each span takes a few hundred bytes.
 const QUEUE: usize = 8192;
 /// Maximum number of spans in a request.
@@ -284,10 +286,6 @@ impl TraceExporter {
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
         answered.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}")))
     }
-}
-
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string).unwrap_or_default()
 }
 
 fn hex(bytes: &[u8]) -> String {

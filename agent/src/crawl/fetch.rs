@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpInfo;
+use landfall_proto::error_causes::{causes, innermost};
 use rand::rngs::ChaCha8Rng;
 use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
@@ -25,7 +26,6 @@ use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::machine::clock;
 use crate::metrics::METRICS;
-use crate::net::error_causes::{causes, innermost};
 use crate::net::guard::ResolveError;
 use crate::net::request_context::RequestContext;
 use crate::warc::{AnsweredRequest, Recorder};

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use landfall_proto::error_causes::innermost;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
@@ -15,7 +16,6 @@ use tonic::{Code, Status, Streaming};
 
 use crate::config::SchedulerUrl;
 use crate::metrics::SessionFailure;
-use crate::net::error_causes::innermost;
 use crate::session::endpoint::endpoint;
 use crate::session::schedulers::Schedulers;
 use crate::session::unreached;

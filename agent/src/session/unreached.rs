@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
+use landfall_proto::error_causes::innermost;
 use landfall_proto::foreign_server::{self, ForeignServer};
 use tonic::Status;
 
 use crate::config::SchedulerUrl;
-use crate::net::error_causes::innermost;
 
 /// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {
@@ -23,5 +23,5 @@ pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> Str
 }
 
 fn sentence(foreign: ForeignServer) -> String {
-    format!("the server there is not a scheduler of this fleet: {foreign}")
+    foreign.sentence("the server there")
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use landfall_proto::error_causes::innermost;
 use landfall_proto::foreign_server::{self, ForeignServer};
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::event_service_client::EventServiceClient;
@@ -300,16 +301,7 @@ fn nobody_answers(url: &str, why: &str) -> anyhow::Error {
 }
 
 fn no_scheduler(url: &str, foreign: ForeignServer) -> anyhow::Error {
-    anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {foreign}")
-}
-
-/// The message of the innermost cause. Outer causes say only "transport error".
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string().replace('\n', " ")
+    anyhow::Error::msg(foreign.sentence(&format!("the server at {url}")))
 }
 
 /// The data directory in which a command finds client.toml.

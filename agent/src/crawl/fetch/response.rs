@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use landfall_proto::error_causes::innermost;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -17,7 +18,6 @@ use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use super::timeouts::Timeouts;
 use crate::crawl::politeness::refusal;
 use crate::metrics::METRICS;
-use crate::net::error_causes::innermost;
 use crate::warc::{Recording, Truncated};
 
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404

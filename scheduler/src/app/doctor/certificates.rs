@@ -28,7 +28,7 @@ const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 pub(crate) async fn of_scheduler(host: &str, port: u16, ca: &Path, now: DateTime<Utc>) -> Option<CheckResult> {
     match in_time(CERTIFICATE, served(host, port, ca)).await {
         Ok(Ok(leaf)) => Some(judge_served(&leaf, host, now)),
-        Ok(Err(Unserved::Outdated(why))) => Some(outdated(why)),
+        Ok(Err(Unserved::Outdated(why))) => Some(outdated(&why)),
         Ok(Err(Unserved::Stranger(_) | Unserved::NoAuthority(_) | Unserved::Failed(_))) | Err(_) => None,
     }
 }

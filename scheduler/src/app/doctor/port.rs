@@ -30,9 +30,8 @@ pub(super) enum PortFacts {
     Scheduler(Option<CertificateDer<'static>>),
     /// A Landfall scheduler that refuses requests. Contains the reason.
     Refusing(String),
-    /// A server whose certificate was signed by the data directory's authority, but is not valid
-    /// now.
-    OutdatedCertificate(&'static str),
+    /// A server whose certificate is not valid now. Contains the reason.
+    OutdatedCertificate(String),
     /// A program other than a Landfall scheduler. Contains the reason for this conclusion.
     Stranger(String),
     /// A program that cannot be identified, because the file of the authority cannot be used.
@@ -241,7 +240,7 @@ mod tests {
             (PortFacts::Scheduler(None), Some(&holder), State::Ok, "answers at"),
             (PortFacts::Scheduler(None), None, State::Wrong, "does not use this data directory"),
             (PortFacts::Refusing("away".to_owned()), Some(&holder), State::Wrong, "refuses requests: away"),
-            (PortFacts::OutdatedCertificate("expired"), Some(&holder), State::Wrong, "expired"),
+            (PortFacts::OutdatedCertificate("expired".to_owned()), Some(&holder), State::Wrong, "expired"),
             (PortFacts::Unidentified("read ca.pem".to_owned()), None, State::Wrong, "unknown: read ca.pem"),
             (PortFacts::Denied, None, State::Wrong, "may not listen"),
         ] {

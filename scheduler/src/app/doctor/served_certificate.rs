@@ -7,7 +7,7 @@ use std::sync::Arc;
 use landfall_proto::foreign_server;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -16,8 +16,8 @@ use crate::app::tls::DOMAIN;
 /// Why no valid certificate was served.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// The data directory's authority signed the certificate, but the certificate is not valid now.
-    Outdated(&'static str),
+    /// The certificate is not valid now. Contains the reason.
+    Outdated(String),
     /// The server is not a scheduler that uses this data directory. Contains the reason for this conclusion.
     Stranger(String),
     /// The file of the authority cannot be used, so the server was not asked. Contains the reason.
@@ -50,19 +50,8 @@ pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<Certifica
 }
 
 fn refused(error: &io::Error) -> Unserved {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    if let Some(rustls::Error::InvalidCertificate(fault)) = tls {
-        match fault {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                return Unserved::Outdated("its certificate has expired");
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                return Unserved::Outdated("its certificate is not valid yet");
-            }
-            _ => {}
-        }
-    }
     match foreign_server::of_error(error) {
+        Some(foreign) if foreign.is_outdated() => Unserved::Outdated(foreign.to_string()),
         Some(foreign) => Unserved::Stranger(foreign.to_string()),
         None => Unserved::Failed(error.to_string()),
     }
