@@ -20,8 +20,8 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::world::response_delays::{Connection, Destination, Wan};
 use crate::world::site_servers::{Body, delayed_body};
-use crate::world::wan::{Connection, Destination, Wan};
 
 /// Possible ports of all beacons and proxies. There are several ports, because an agent outside the
 /// lab may use the first port on all addresses.

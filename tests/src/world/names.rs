@@ -16,6 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::world::site_servers::listen;
 
+/// The name server's port.
+pub const NAMES_PORT: u16 = 5300;
 const TTL_SECONDS: u32 = 300;
 /// Maximum size in bytes of a query over UDP.
 const MAX_QUESTION: usize = 4096;

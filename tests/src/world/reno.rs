@@ -4,8 +4,8 @@
 //! The first window is ten segments. In slow start, the window doubles in each round. A loss halves
 //! the window and ends slow start. After slow start, the window grows by one segment per round. The
 //! maximum window is the number of segments that the link can transmit in one round trip. A lost
-//! segment is sent again in the next round. [`crate::world::wan`] adds the round trips of the
-//! handshake and the request.
+//! segment is sent again in the next round. [`crate::world::response_delays`] adds the round trips
+//! of the handshake and the request.
 
 use std::time::Duration;
 

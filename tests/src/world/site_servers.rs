@@ -1,7 +1,7 @@
 //! The servers of the sites. Each machine has one listener, and all listeners have the same port.
 //!
-//! In the rootless grade, [`crate::world::wan`] delays every response. The access log contains the
-//! requests that arrived, independently of the reports of agents.
+//! In the rootless grade, [`crate::world::response_delays`] delays every response. The access log
+//! contains the requests that arrived, independently of the reports of agents.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -23,9 +23,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::world::addresses::first_free;
+use crate::world::response_delays::{Connection, Destination, Wan};
 use crate::world::site_pages::{NO_PAGE, NO_ROBOTS, SiteWeb};
-use crate::world::wan::{Connection, Destination, Wan};
 
+/// Possible ports of the sites, in the order in which they are tried.
+const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 const BACKLOG: u32 = 1024;
 /// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets cubic
 /// explicitly, because some hosts use bbr by default, which hardly reacts to loss.
@@ -101,8 +104,14 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each machine, in the network namespace of the calling thread.
-    pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
+    /// Binds a listener for each machine, in the network namespace of the calling thread. All use
+    /// the first of the possible ports that is free on every machine.
+    pub fn bind(wan: &Wan) -> anyhow::Result<Self> {
+        let tried = SITE_PORTS.into_iter().map(|port| Self::bind_on(wan, port));
+        first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
+    }
+
+    fn bind_on(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {
             let address = SocketAddr::new(wan.lane().site(machine).into(), port);

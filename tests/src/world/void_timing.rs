@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::World;
+use super::emulated_network::World;
 use super::scenario::Scenario;
 use crate::machine::CpuTime;
 

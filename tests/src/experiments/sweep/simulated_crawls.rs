@@ -1,6 +1,6 @@
 //! A discrete-event simulation of a batch. A simulated crawl sends its requests in the same order
-//! as a real agent, and responses arrive as in [`crate::world::wan`]. This module does no I/O. The
-//! same seed always gives the same result.
+//! as a real agent, and responses arrive as in [`crate::world::response_delays`]. This module does
+//! no I/O. The same seed always gives the same result.
 //!
 //! There is one event per request, at the time when the first byte of its response reaches the
 //! agent. From this time on, the body arrives in parts, one part per round trip. Each part occupies

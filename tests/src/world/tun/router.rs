@@ -21,8 +21,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use tun_rs::SyncDevice;
 
 use super::delay_and_loss::{DuePacket, Switch, Traffic};
-use super::device::MTU;
-use crate::world::timer::Lateness;
+use super::device_and_routes::MTU;
+use crate::world::lateness::Lateness;
 
 /// Maximum number of packets that the router reads from one device, or delivers, at a time. The
 /// limit keeps one device from starving the others.

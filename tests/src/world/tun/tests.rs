@@ -5,10 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::world::addresses::Lane;
 use crate::world::layout::{Layout, SMALL};
+use crate::world::scenario::Scenario;
 
 /// The port of all servers in the tests.
 const PORT: u16 = 4000;

@@ -1,5 +1,5 @@
-//! The server side of the emulated WAN: the delays of sites and beacons in the rootless grade. In
-//! the tun grade, [`crate::world::tun`] delays packets instead.
+//! Delays the responses of sites and beacons in the rootless grade, as the links of the scenario
+//! would. In the tun grade, [`crate::world::tun`] delays packets instead.
 //!
 //! In the rootless grade, the source address identifies the agent. A handshake on loopback takes no
 //! time, so the first response on a connection takes two round trips, and later responses take one.
