@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
-use super::Cluster;
 use super::database::private_options;
+use super::running_cluster::Cluster;
 use crate::evidence::batch_record;
 
 impl Cluster {

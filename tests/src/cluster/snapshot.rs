@@ -12,8 +12,8 @@ use landfall_scheduler::app::postgres::PrivatePostgres;
 use sqlx::PgPool;
 use tokio::process::Command;
 
-use super::Cluster;
 use super::database::private_options;
+use super::running_cluster::Cluster;
 use crate::evidence::batch_record;
 use crate::world::World;
 

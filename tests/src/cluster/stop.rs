@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::Cluster;
 use super::process::Process;
+use super::running_cluster::Cluster;
 
 /// Time limit for a process to end after SIGTERM. The limit is longer than the time that an agent
 /// may take to return its leases.

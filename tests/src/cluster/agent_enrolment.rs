@@ -1,16 +1,18 @@
-//! The agents of a cluster. They are enrolled with the operator's command, configured for the
-//! emulated network, and started in their network namespaces.
+//! Enrols the agents of a cluster with the operator's command, and writes the configuration with
+//! which they run in the emulated network.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 use futures_util::StreamExt;
 use serde::Deserialize;
 
-use super::{CONNECT_PATIENCE, Cluster, ENROLLED_AT_ONCE};
-use crate::cluster::process::Process;
+use super::running_cluster::Cluster;
+
+/// Number of agents that are enrolled concurrently.
+const ENROLLED_AT_ONCE: usize = 6;
 
 /// The output of `landfall agents enrol --format json`.
 #[derive(Debug, Deserialize)]
@@ -72,42 +74,6 @@ impl Cluster {
     /// The folder with an agent's configuration and files.
     pub fn agent_folder(&self, index: usize) -> PathBuf {
         self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
-    }
-
-    /// Restarts an agent with an external command that crawls its sites.
-    pub async fn crawl_with(&mut self, index: usize, command: &[&str]) -> anyhow::Result<()> {
-        let exec = toml::Table::from_iter([("command".to_owned(), toml::Value::from(command.to_vec()))]);
-        self.configure_agent(index, |config| {
-            config.insert("exec".to_owned(), exec.into());
-            Ok(())
-        })?;
-        let sessions = "select count(*) from sessions";
-        let before: i64 = sqlx::query_scalar(sessions).fetch_one(&self.pool).await.context("count sessions")?;
-        self.kill_agent(index).await?;
-        self.restart_agent(index)?;
-        let wanted = usize::try_from(before).context("count sessions")? + 1;
-        self.await_count("the agent to connect", sessions, wanted, CONNECT_PATIENCE).await
-    }
-
-    pub(super) fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {
-        self.spawn_agent_of(index, &self.binaries.agent, &self.agent_folder(index), "")
-    }
-
-    pub(super) fn spawn_agent_of(
-        &self,
-        index: usize,
-        binary: &Path,
-        folder: &Path,
-        suffix: &str,
-    ) -> anyhow::Result<Process> {
-        let namespace = self.world.namespace(index);
-        let mut command = namespace.command(binary);
-        command.arg("run").arg("--dir").arg(folder);
-        if let Some(environment) = self.environment.get(&index) {
-            command.envs(environment.iter().map(|(name, value)| (name, value)));
-        }
-        let (name, logs) = (format!("{}{suffix}", self.world.scenario().agents[index].name), self.logs.clone());
-        namespace.run(move || Process::spawn(&name, command, &logs))?
     }
 
     /// Changes an agent's configuration. The change takes effect when the agent starts again.
