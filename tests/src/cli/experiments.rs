@@ -8,11 +8,11 @@ use clap::Subcommand;
 use crate::chaos::prepare::have_private_mounts;
 use crate::chaos::rejudge::{JudgeArgs, rejudge};
 use crate::chaos::{ChaosArgs, chaos};
-use crate::experiments::bench::crawl::measured::measured;
+use crate::experiments::bench::crawl::measured::{MeasuredArgs, print_cost};
 use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
-use crate::experiments::estimator_trials::{stopping_trials, trials};
+use crate::experiments::estimator_trials::{TrialsArgs, estimator_trials};
 use crate::experiments::paper::{PaperArgs, paper};
 use crate::experiments::sweep::{SweepArgs, sweep};
 
@@ -23,14 +23,7 @@ pub(super) enum Experiment {
     /// Judge a recorded run again
     Judge(JudgeArgs),
     /// Compare the weighted mean with other estimators of distance
-    Trials {
-        /// The seed of the samples
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// Number of trials
-        #[arg(long, default_value_t = 10_000)]
-        count: u32,
-    },
+    Trials(TrialsArgs),
     /// Run the benchmarks, and print each figure with its target
     Bench(BenchArgs),
     /// Repeat the paper's experiments with real agents, and print and plot the results beside the
@@ -46,11 +39,7 @@ pub(super) enum Experiment {
     BenchCrowd(CrowdArgs),
     /// Run a command, and print its cost as JSON
     #[command(hide = true)]
-    Measured {
-        /// The command
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
+    Measured(MeasuredArgs),
 }
 
 impl Experiment {
@@ -65,17 +54,13 @@ impl Experiment {
         match self {
             Self::Chaos(args) => chaos(args).await?,
             Self::Judge(args) => return rejudge(&args),
-            Self::Trials { seed, count } => {
-                print!("{}", trials(seed, count));
-                println!("stopping once samples agree, in {count} trials");
-                stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
-            }
+            Self::Trials(args) => estimator_trials(args),
             Self::Bench(args) => bench(&args)?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
             Self::BenchSite(served) => serve(served).await?,
             Self::BenchCrowd(args) => crowd(args).await?,
-            Self::Measured { command } => println!("{}", serde_json::to_string(&measured(&command).await?)?),
+            Self::Measured(args) => print_cost(&args).await?,
         }
         Ok(ExitCode::SUCCESS)
     }

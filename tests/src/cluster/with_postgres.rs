@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::Args;
 use landfall_scheduler::app::postgres::PrivatePostgres;
 use landfall_scheduler::store::MIGRATOR;
 use sqlx::postgres::PgConnectOptions;
@@ -16,9 +17,17 @@ use crate::cluster::process::interrupted;
 /// The database that Postgres copies for `create database`.
 const TEMPLATE: &str = "template1";
 
+/// Arguments of `lab with-postgres`.
+#[derive(Debug, Clone, Args)]
+pub struct WithPostgresArgs {
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
 /// Runs the command and returns its exit code.
-pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
-    let (program, arguments) = words.split_first().context("no command was given after --")?;
+pub async fn with_postgres(args: &WithPostgresArgs) -> anyhow::Result<ExitCode> {
+    let (program, arguments) = args.command.split_first().context("no command was given after --")?;
     let directory = accessible_folder("landfall-lab-")?;
     let postgres = PrivatePostgres::start_volatile(directory.path()).await?;
     prepare(postgres.options().database(TEMPLATE)).await?;

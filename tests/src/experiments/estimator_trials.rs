@@ -1,7 +1,7 @@
 //! `lab trials`: simulates how closely several estimators recover a known distance, which is a
-//! host's round trip.
+//! host's round trip, and prints the results.
 //!
-//! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
+//! The trials are pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
 //! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
 //! additional 200 to 3,000 ms. The number of these spikes is random. So the trial is harder than
 //! one with a fixed number of spikes: sometimes half of the samples are spikes.
@@ -9,6 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use clap::Args;
 use landfall_agent::probe::stopping_rule::{self, is_stable};
 use landfall_agent::probe::weighted_mean::{literal, mean, median, weighted_mean};
 use rand::rngs::ChaCha8Rng;
@@ -20,6 +21,24 @@ pub const TOLERANCE: f64 = 0.02;
 
 const JITTER: f64 = 0.02;
 const HIT: f64 = 0.2;
+
+/// Arguments of `lab trials`.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct TrialsArgs {
+    /// The seed of the samples
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of trials
+    #[arg(long, default_value_t = 10_000)]
+    count: u32,
+}
+
+/// Runs both kinds of trials, and prints their results.
+pub fn estimator_trials(TrialsArgs { seed, count }: TrialsArgs) {
+    print!("{}", trials(seed, count));
+    println!("stopping once samples agree, in {count} trials");
+    stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
+}
 
 /// For each estimator, the share of trials, from 0 to 1, in which its error was within
 /// [`TOLERANCE`].

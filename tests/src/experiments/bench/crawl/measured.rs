@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
@@ -33,8 +34,22 @@ impl ProcessCost {
     }
 }
 
+/// Arguments of `lab measured`.
+#[derive(Debug, Clone, Args)]
+pub struct MeasuredArgs {
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Runs a command, and prints its cost as JSON.
+pub async fn print_cost(args: &MeasuredArgs) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(&measured(&args.command).await?)?);
+    Ok(())
+}
+
 /// Runs a command and returns its cost. The command's output goes to standard error.
-pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
+async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();
     let mut command = Command::new(program);
