@@ -60,3 +60,36 @@ fn shrunk(history: &History, violations: &[Violation]) -> History {
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());
     history.of_tasks(|task| kept.contains(&task))
 }
+
+impl History {
+    /// Returns the data of the tasks for which `keep` is true, and all data that do not belong to a
+    /// task.
+    fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
+        let mut part = self.clone();
+        part.tasks.retain(|task| keep(task.id));
+        let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
+        let all: BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
+        // Acknowledged sites without a task are kept, because they are violations.
+        part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
+        part.requests.retain(|request| sites.contains(&&request.site));
+        part.outcomes.retain(|outcome| keep(outcome.task));
+        part.events.retain(|event| event.task.is_none_or(&keep));
+        part.notices.retain(|notices| keep(notices.task));
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::chaos::judge::tests::history;
+
+    #[test]
+    fn a_part_of_a_history_keeps_everything_about_its_tasks() {
+        let mut history = history();
+        history.acknowledged.push("http://lost.test:8080".to_owned());
+        let part = history.of_tasks(|_| false);
+        assert_eq!((part.tasks.len(), part.notices.len(), part.requests.len()), (0, 0, 0));
+        assert_eq!(part.acknowledged, ["http://lost.test:8080"]);
+        assert_eq!(history.of_tasks(|task| task == 1), history);
+    }
+}

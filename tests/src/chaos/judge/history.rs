@@ -110,22 +110,3 @@ pub struct FaultRecord {
     pub from_us: i64,
     pub to_us: i64,
 }
-
-impl History {
-    /// Returns the data of the tasks for which `keep` is true, and all data that do not belong to a
-    /// task.
-    #[must_use]
-    pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
-        let mut part = self.clone();
-        part.tasks.retain(|task| keep(task.id));
-        let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
-        let all: std::collections::BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
-        // Acknowledged sites without a task are kept, because they are violations.
-        part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
-        part.requests.retain(|request| sites.contains(&&request.site));
-        part.outcomes.retain(|outcome| keep(outcome.task));
-        part.events.retain(|event| event.task.is_none_or(&keep));
-        part.notices.retain(|notices| keep(notices.task));
-        part
-    }
-}

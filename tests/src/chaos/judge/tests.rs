@@ -42,7 +42,7 @@ fn request(at_ms: i64, agent: i64) -> Request {
 
 /// A history without violations. Agent 1 is killed during its crawl, and agent 2 crawls the site
 /// again.
-fn history() -> History {
+pub(in crate::chaos) fn history() -> History {
     History {
         lifetime_us: 3 * SECOND,
         healed_us: 5 * SECOND,
@@ -155,14 +155,4 @@ fn every_rule_can_be_broken() {
 fn one_request_in_flight_and_a_later_crawl_are_allowed() {
     assert_eq!(broken(|run| run.requests.push(request(9000, 2))), []);
     assert_eq!(broken(|run| run.requests.push(request(4900, 1))), [], "before the next had begun");
-}
-
-#[test]
-fn a_part_of_a_history_keeps_everything_about_its_tasks() {
-    let mut history = history();
-    history.acknowledged.push("http://lost.test:8080".to_owned());
-    let part = history.of_tasks(|_| false);
-    assert_eq!((part.tasks.len(), part.notices.len(), part.requests.len()), (0, 0, 0));
-    assert_eq!(part.acknowledged, ["http://lost.test:8080"]);
-    assert_eq!(history.of_tasks(|task| task == 1), history);
 }
