@@ -15,8 +15,7 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use self::figures::{figure2, figure3};
-use self::finished_cell::FinishedCell;
-use self::lab_cells::{LabResult, SITE_INTERVAL, SurveyedCluster, System};
+use self::lab_cells::{FinishedCell, LabResult, SITE_INTERVAL, SurveyedCluster, System};
 use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
 use self::tables::Tables;
 use crate::cluster::Binaries;
@@ -28,7 +27,6 @@ use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 use crate::experiments::sweep::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 
 mod figures;
-mod finished_cell;
 pub mod lab_cells;
 pub mod matrices;
 mod page;
@@ -295,7 +293,7 @@ fn print(
 mod tests {
     use std::path::PathBuf;
 
-    use super::finished_cell::tests::finished;
+    use super::lab_cells::tests::finished;
     use super::*;
 
     #[test]

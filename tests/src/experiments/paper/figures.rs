@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::finished_cell::FinishedCell;
+use super::lab_cells::FinishedCell;
 use crate::evidence::float;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
@@ -147,7 +147,7 @@ pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finished_cell::tests::finished;
+    use super::super::lab_cells::tests::finished;
     use super::*;
 
     #[test]

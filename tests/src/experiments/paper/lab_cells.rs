@@ -1,5 +1,6 @@
-//! Runs the cells of a layout and a seed in the lab. The cluster is surveyed once and then frozen.
-//! Every cell starts from the frozen state, with the real binaries.
+//! Runs the cells of a layout and a seed in the lab, and makes their rows of the results. The
+//! cluster is surveyed once and then frozen. Every cell starts from the frozen state, with the real
+//! binaries.
 //!
 //! The survey is the whole measuring phase: mesh, election of landmarks, map, and location of every
 //! site. The factors of the experiment affect only crawls, and the survey crawls nothing, so all
@@ -16,9 +17,10 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::evidence::batch_record;
 use crate::evidence::float;
+use crate::experiments::sweep::grid::Row;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
-use crate::experiments::sweep::settings::{LandmarkPlace, LayoutData, Point, Settings};
+use crate::experiments::sweep::settings::{Cell, LandmarkPlace, LayoutData, Point, Settings};
 use crate::machine::CpuTime;
 use crate::world::World;
 use crate::world::scenario::AgentNode;
@@ -74,6 +76,26 @@ pub struct MachineFigures {
     /// Time from the first grant until the number of grants equals the number of agents, in
     /// milliseconds.
     pub begin_ms: f64,
+}
+
+/// A cell of the lab, and its result.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FinishedCell {
+    pub(super) cell: Cell,
+    pub(super) result: LabResult,
+}
+
+impl FinishedCell {
+    pub(super) fn row(&self) -> Row {
+        Row {
+            cell: self.cell.clone(),
+            mb_per_min: self.result.growth.mb_per_min,
+            makespan_s: self.result.makespan_s,
+            busy_variation: None,
+            void: self.result.void.is_some(),
+            source: None,
+        }
+    }
 }
 
 /// The system under test.
@@ -312,9 +334,42 @@ fn machine(world: &World, crawled: &[batch_record::TimedCrawl], first: Instant, 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::world::layout::{Layout, PAPER};
+
+    /// A finished cell of the paper's layout at the base settings, with the results of two sites.
+    pub(in super::super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
+        let point = Settings::committed().unwrap().base;
+        let machine = MachineFigures {
+            requests_per_s: 1.0,
+            idle: 1.0,
+            late_ms: 0.1,
+            lease_ms: 1.0,
+            outcome_ms: 1.0,
+            request_ms: 1.0,
+            begin_ms: 1.0,
+        };
+        FinishedCell {
+            cell: Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed },
+            result: LabResult {
+                makespan_s: 6000.0 / mb_per_min,
+                growth: Growth { mb_per_min, curve: vec![(1.0, 0.5), (60.0, 3.0)] },
+                sites: vec![(1_000_000, 60.0), (2_000_000, 30.0)],
+                per_agent: vec![1, 1],
+                void: void.map(str::to_owned),
+                machine,
+                measurements: LayoutMeasurements {
+                    agents: vec![],
+                    landmarks: vec![],
+                    epoch: Some(1),
+                    mesh: vec![],
+                    sites: vec![],
+                },
+                first_task: 1,
+            },
+        }
+    }
 
     #[test]
     fn the_papers_layout_has_all_nine_landmarks() {

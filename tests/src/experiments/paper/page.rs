@@ -5,7 +5,7 @@ use landfall_scheduler::plot::{Axis, Curve, document, lines};
 use maud::{Markup, html};
 
 use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
-use super::finished_cell::FinishedCell;
+use super::lab_cells::FinishedCell;
 use super::simulated::SimulationRatios;
 use super::tables::{AccuracyRow, Tables};
 use crate::demo::report::page::style;
@@ -142,7 +142,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::figures::{figure2, figure3};
-    use super::super::finished_cell::tests::finished;
+    use super::super::lab_cells::tests::finished;
     use super::*;
 
     #[test]

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
-use super::finished_cell::FinishedCell;
-use super::lab_cells::{LabResult, System};
+use super::lab_cells::{FinishedCell, LabResult, System};
 use crate::evidence::float;
 use crate::experiments::sweep::batch::BatchResult;
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
@@ -133,7 +132,7 @@ pub(super) fn agreement(finished: &[FinishedCell], ratios: &[Option<SimulationRa
 mod tests {
     use std::path::Path;
 
-    use super::super::finished_cell::tests::finished;
+    use super::super::lab_cells::tests::finished;
     use super::*;
     use crate::experiments::sweep::settings::EXPERIMENTS;
 
