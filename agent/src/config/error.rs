@@ -21,3 +21,15 @@ pub enum ConfigError {
     #[error("{key}: {reason}")]
     Invalid { key: &'static str, reason: String },
 }
+
+/// A TOML error as one sentence with the line number, instead of the library's excerpt of the file.
+pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().lines().next().unwrap_or_default();
+    match error.span() {
+        Some(span) => {
+            let line = text.get(..span.start).unwrap_or_default().matches('\n').count() + 1;
+            format!("line {line}: {message}")
+        }
+        None => message.to_owned(),
+    }
+}

@@ -1,0 +1,185 @@
+//! Reads `agent.toml`, resolves its relative paths, and checks the settings. Command-line flags
+//! replace settings afterwards.
+
+use std::path::{Path, PathBuf};
+
+use super::error::{ConfigError, one_line};
+use super::exec::ExecConfig;
+use super::settings::Config;
+
+pub const FILE: &str = "agent.toml";
+
+impl Config {
+    /// Reads and checks a file. Relative paths are resolved against the file's folder.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_from(path, path.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Reads and checks a file. Relative paths are resolved against `folder`.
+    pub fn load_from(path: &Path, folder: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
+            _ => ConfigError::Read { path: path.to_owned(), source },
+        })?;
+        let mut config = Self::parse(path, &text)?;
+        // The folder is made absolute so that error messages do not depend on the working
+        // directory.
+        let folder = absolute(folder);
+        let (always, perhaps) = (
+            [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
+            [config.ca.as_mut(), config.extra_ca.as_mut()],
+        );
+        let store = config.store.as_mut().map(|store| &mut store.folder);
+        for file in always.into_iter().chain(perhaps.into_iter().flatten()).chain(store) {
+            *file = folder.join(&*file);
+        }
+        if let Some(exec) = &mut config.exec {
+            exec.start_at(&folder);
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(text, &error) })
+    }
+
+    /// Replaces the command that crawls sites. A relative `exec.folder` is resolved against
+    /// `folder`.
+    pub fn crawl_with(&mut self, command: Vec<String>, folder: &Path) {
+        match &mut self.exec {
+            Some(exec) => exec.command = command,
+            None => {
+                let mut exec = ExecConfig::of(command);
+                exec.start_at(&absolute(folder));
+                self.exec = Some(exec);
+            }
+        }
+    }
+}
+
+fn absolute(folder: &Path) -> PathBuf {
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DEFAULT_CAPACITY, StoreConfig};
+
+    const LEAST: &str = "scheduler = 'http://127.0.0.1:7171'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'CERNET'\n";
+
+    fn load(text: &str) -> Result<Config, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::write(&path, text).unwrap();
+        Config::load(&path)
+    }
+
+    #[test]
+    fn a_written_configuration_is_read_again() {
+        let more =
+            "dns = '127.0.0.1'\nallow_net = ['127.0.0.0/8']\nbind = '127.1.0.1'\n[beacon]\nlisten = '127.0.0.1:0'\n";
+        let config = load(&format!("{LEAST}{more}")).unwrap();
+        assert_eq!(config.capacity, DEFAULT_CAPACITY);
+        assert_eq!(config.dns, Some("127.0.0.1:53".parse().unwrap()));
+        assert!(config.credential.is_absolute());
+        assert_eq!(config.scheduler, ["http://127.0.0.1:7171"]);
+        let store = load(&format!("{LEAST}[store]\nfolder = 'pages'\n")).unwrap().store.unwrap();
+        assert!(store.folder.is_absolute() && store.folder.ends_with("pages"));
+        assert_eq!((store.max_file_bytes, store.min_free_bytes), (1 << 30, 256 << 20));
+        let exec = load(&format!("{LEAST}[exec]\ncommand = ['./crawl.sh', './x']\n")).unwrap().exec.unwrap();
+        assert!(exec.command[0].starts_with('/') && exec.command[1] == "./x", "{:?}", exec.command);
+        assert!(exec.folder.is_absolute() && exec.folder.ends_with("exec"));
+        assert_eq!((exec.grace_ms, exec.keep, exec.min_free_bytes), (3000, 1000, 256 << 20));
+        let again = load(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(format!("{config:?}"), format!("{again:?}"));
+    }
+
+    /// The dotted key (`a.b`) of every value.
+    fn keys(table: &toml::Table, prefix: &str) -> std::collections::BTreeSet<String> {
+        let of = |(key, value): (&String, &toml::Value)| match value {
+            toml::Value::Table(inner) => keys(inner, &format!("{prefix}{key}.")),
+            _ => [format!("{prefix}{key}")].into(),
+        };
+        table.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn metrics_are_on_loopback_unless_the_operator_says_otherwise() {
+        for accepted in ["127.0.0.1:7181", "[::1]:0", "0.0.0.0:7181'\nmetrics_public = true\n#"] {
+            assert!(load(&format!("{LEAST}metrics = '{accepted}'\n")).is_ok(), "{accepted}");
+        }
+        for refused in ["0.0.0.0:7181", "[::]:7181", "192.0.2.7:7181", "[::ffff:192.0.2.7]:7181"] {
+            let error = load(&format!("{LEAST}metrics = '{refused}'\n")).unwrap_err().to_string();
+            assert!(error.contains("metrics: ") && error.contains("metrics_public = true"), "{error}");
+        }
+        let error = load(&format!("{LEAST}metrics = 'here'\n")).unwrap_err().to_string();
+        assert!(error.contains("line 5: ") && error.contains("socket address"), "{error}");
+    }
+
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/agent.example.toml");
+        let text = std::fs::read_to_string(example).unwrap();
+        // A commented-out key is an example, so it must parse too.
+        let uncommented: String =
+            text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
+        let [as_written, full]: [Config; 2] = [&text, &uncommented].map(|text| toml::from_str(text).unwrap());
+        let least = ["scheduler", "name", "city", "carrier"];
+        let least: toml::Table =
+            text.parse::<toml::Table>().unwrap().into_iter().filter(|(key, _)| least.contains(&&**key)).collect();
+        let defaults: Config = least.try_into().unwrap();
+        assert_eq!(format!("{as_written:?}"), format!("{defaults:?}"));
+        assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
+        let exec = ExecConfig::of(vec!["./crawl.sh".to_owned()]);
+        assert_eq!(format!("{:?}", full.exec), format!("{:?}", Some(exec)));
+        // Every key must be in the example. Only keys that are absent by default may be commented
+        // out.
+        for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
+            assert_eq!(keys(&text.parse().unwrap(), ""), keys(&toml::Table::try_from(config).unwrap(), ""));
+        }
+        let shown = format!("{full:?}");
+        for nothing in [": None", ": \"\"", ": []"] {
+            assert!(!shown.contains(nothing), "a key is missing from the example: {shown}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let cases = [
+            (format!("{LEAST}capacty = 3\n"), "capacty"),
+            (format!("{LEAST}capacity = 0\n"), "capacity"),
+            (format!("{LEAST}contact_url = 'nowhere'\n"), "contact_url"),
+            (format!("{LEAST}dns = 'nowhere'\n"), "line 5"),
+            (format!("{LEAST}allow_net = ['127.0.1.0/33']\n"), "line 5: '127.0.1.0/33': a prefix is 0 to 32"),
+            (format!("{LEAST}[beacon]\nadvertise = 'here'\n"), "beacon.advertise"),
+            (format!("{LEAST}[store]\n"), "folder"),
+            (format!("{LEAST}[store]\nfolder = 'p'\nmax_file_bytes = 1048575\n"), "store.max_file_bytes"),
+            (format!("{LEAST}[store]\nfolder = 'p'\nmin_free = 1\n"), "min_free"),
+            (format!("{LEAST}[exec]\n"), "command"),
+            (format!("{LEAST}[exec]\ncommand = []\n"), "exec.command"),
+            (format!("{LEAST}[exec]\ncommand = ['a', \"b\\u0000\"]\n"), "exec.command: a word contains a NUL"),
+            (format!("{LEAST}[exec]\ncommand = 'wget2 --mirror'\n"), "expected a sequence"),
+            (
+                format!("{LEAST}[exec]\ncommand = ['a']\ngrace_ms = 30001\n"),
+                "exec.grace_ms: 30001 is not in 0 to 30000",
+            ),
+            (format!("{LEAST}[exec]\ncommand = ['a']\nkeep = 1000001\n"), "exec.keep"),
+            (format!("{LEAST}[exec]\ncommand = ['a']\nkeep = -1\n"), "line 7"),
+            (LEAST.replace("Harbin", " "), "city"),
+            (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused except on loopback"),
+            (LEAST.replace("http:", "https:"), "ca:"),
+            (LEAST.replace("http:", "ftp:"), "scheduler"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "[]"), "scheduler"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "7171"), "scheduler must be a URL, or a list"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "['http://127.0.0.1:7171', 'https://a:1']"), "ca:"),
+        ];
+        for (text, expected) in cases {
+            let error = load(&text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}
