@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::policy::{CrawlSettings, PolicyArgs};
 use super::progress;
 use super::request::RequestArgs;
-use super::run::stop_on_signals;
+use super::signals::stop_on_signals;
 use crate::cli::exit::{Code, exit_error};
 use crate::config::StoreConfig;
 use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, Outcome, OutcomeKind};
+use crate::disk::crawl_files::one_off_file;
 use crate::warc::Store;
 
 /// What to crawl, and how far.
@@ -49,7 +50,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     stop_on_signals(&stop)?;
     let config = args.warc.clone().map(StoreConfig::in_folder);
     let store = config.as_ref().map(|config| Store::open(config, "crawl")).transpose()?;
-    let file = args.warc.as_deref().map(|folder| kept(folder, &args.site));
+    let file = args.warc.as_deref().map(|folder| one_off_file(folder, &args.site));
     let (watched, watching) = watch::channel(CrawlProgress::default());
     let storage = CrawlStorage {
         file: file.clone(),
@@ -85,12 +86,6 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
     print(&outcome, args.warc.as_deref())
-}
-
-/// The file that stores the crawl's state until the crawl ends.
-fn kept(folder: &Path, site: &str) -> PathBuf {
-    let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    folder.join(format!("{name}.crawl"))
 }
 
 fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {

@@ -4,11 +4,12 @@
 //! The command changes nothing, and can run while the agent runs.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context as _;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::{BeaconFailure, CheckRequest, CheckResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
+use super::exit;
+use super::run::RunArgs;
 use crate::config::{Config, ExecConfig, SchedulerUrl, program};
 use crate::machine::clock as clocks;
 use crate::machine::free_space;
@@ -66,8 +69,20 @@ impl fmt::Display for CheckResult {
     }
 }
 
+/// Runs the command: prints the results. Fails if a check fails.
+pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let results = examine(&args.configuration()?).await;
+    let text: String = results.iter().map(ToString::to_string).collect();
+    std::io::stdout().write_all(text.as_bytes()).context("print the results")?;
+    let wrong = results.iter().filter(|result| result.is_wrong()).count();
+    match wrong {
+        0 => Ok(()),
+        wrong => Err(exit::exit_error(exit::Code::NotDone, format!("{wrong} of {} checks failed", results.len()))),
+    }
+}
+
 /// Checks everything an agent with this configuration needs.
-pub async fn examine(config: &Config) -> Vec<CheckResult> {
+async fn examine(config: &Config) -> Vec<CheckResult> {
     let (mut results, check) = schedulers(config).await;
     if let Some((check, offset)) = &check {
         results.push(name(config, check));

@@ -1,5 +1,5 @@
-//! `landfall-agent run`: runs the agent until a signal stops it. Other commands also use this
-//! module to find the configuration, and to build the command lines that start an agent.
+//! `landfall-agent run`: runs the agent until a signal stops it. `doctor` takes the same
+//! arguments, and other commands find the configuration as this command does.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,15 @@ use anyhow::Context as _;
 use clap::Args;
 use ipnet::IpNet;
 use landfall_proto::traces::Collector;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
+use super::owner::refuse_to_run_for_another;
+use super::signals::stop_on_signals;
 use crate::config::{self, Config, program};
 use crate::disk::folder;
 use crate::net::guard::parse_network;
 use crate::session::AgentReplaced;
-
-/// The systemd unit that the Debian package installs.
-const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
-/// This folder exists if the machine was booted with systemd (`sd_booted(3)`).
-const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Where an agent's files are, and which networks it may connect to beside public addresses.
 #[derive(Debug, Args)]
@@ -71,7 +67,7 @@ impl RunArgs {
 }
 
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
-    refuse_to_run_for_another(&args)?;
+    refuse_to_run_for_another(args.dir.is_some() || args.config.is_some())?;
     let config = args.configuration()?;
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
@@ -82,62 +78,6 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Refuses to run as root in the service's default folder, because root would create files that the
-/// service cannot read. A folder given on the command line is accepted.
-fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
-    let dir = folder::default_dir();
-    match folder::other_owner(&dir) {
-        Some(owner) if args.dir.is_none() && args.config.is_none() => anyhow::bail!(
-            "{} belongs to the user {}, and this process runs as root: start the agent with: {}",
-            dir.display(),
-            owner.name,
-            start_command(&dir)
-        ),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
-}
-
-/// The command that starts the agent with this folder. The agent runs as the user who owns the
-/// folder.
-pub(super) fn start_command(dir: &Path) -> String {
-    let has_service = dir == folder::default_dir() && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists();
-    match folder::other_owner(dir) {
-        Some(_) if has_service => "systemctl enable --now landfall-agent".to_owned(),
-        _ => as_owner(dir, "run"),
-    }
-}
-
-/// The command line that runs the subcommand `command` of `landfall-agent` for the agent with this
-/// folder. The command runs as the user who owns the folder.
-pub(super) fn as_owner(dir: &Path, command: &str) -> String {
-    let default = dir == folder::default_dir();
-    let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
-    match folder::other_owner(dir) {
-        Some(owner) => format!("runuser -u {} -- landfall-agent {command}{flag}", owner.name),
-        None => format!("landfall-agent {command}{flag}"),
-    }
-}
-
-/// On the first signal the agent returns its leases and stops; on the second it exits immediately.
-pub(super) fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if stop.is_cancelled() {
-                std::process::exit(i32::from(exit::Code::Interrupted as u8));
-            }
-            stop.cancel();
-        }
-    });
-    Ok(())
 }

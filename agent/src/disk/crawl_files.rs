@@ -4,7 +4,8 @@
 //! If a task is leased to this agent again, the new lease takes over the file of the previous
 //! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is older
 //! than seven days. Files are found through an index in memory. The index is built at startup and
-//! stays correct, because only one process uses the folder.
+//! stays correct, because only one process uses the folder. A one-off crawl, which has no lease,
+//! stores its file beside its pages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -181,6 +182,13 @@ fn tokens_in(folder: &Path) -> io::Result<HashMap<i64, BTreeSet<i64>>> {
         tokens.entry(key.task_id).or_default().insert(key.token);
     }
     Ok(tokens)
+}
+
+/// The file in `folder` that stores the state of a one-off crawl, which has no lease, until it
+/// ends.
+pub(crate) fn one_off_file(folder: &Path, site: &str) -> PathBuf {
+    let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    folder.join(format!("{name}.{EXTENSION}"))
 }
 
 #[cfg(test)]
