@@ -6,3 +6,5 @@ pub(crate) mod folder;
 pub(crate) mod lease_folders;
 pub(crate) mod lease_key;
 pub(crate) mod outbox;
+mod outbox_folder;
+pub(crate) mod outcome_writer;

@@ -2,4 +2,3 @@
 
 pub(crate) mod clock;
 pub(crate) mod free_space;
-pub(crate) mod full_disk;

@@ -21,8 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
 use crate::disk::folder::FolderError;
-use crate::machine::free_space::free_bytes;
-use crate::machine::full_disk::FreeSpaceLimit;
+use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
 use body::Body;
 pub use exchange::{AnsweredRequest, Truncated};
 use exchange::{CrawlIdentity, EndedExchanges};

@@ -31,7 +31,7 @@ use crate::config::{ExecConfig, program};
 use crate::disk::folder::blocking;
 use crate::disk::lease_folders::LeaseFolders;
 use crate::machine::clock;
-use crate::machine::full_disk::LimitedDisk;
+use crate::machine::free_space::LimitedDisk;
 use crate::net::origin::Origin;
 use environment::{LeaseFiles, variables};
 pub use external_crawl::ExternalCrawl;

@@ -9,25 +9,17 @@
 //! disk hangs.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use landfall_proto::v1::OutcomeReport;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::disk::folder::{FolderError, blocking};
+use super::outbox_folder::OutboxFolder;
+use super::outcome_writer::OutcomeWriter;
+use crate::disk::folder::FolderError;
 use crate::disk::lease_key::LeaseKey;
-use crate::machine::full_disk::LimitedDisk;
-
-mod folder;
-
-use folder::OutboxFolder;
-
-/// Delay before the next attempt after a failed write.
-const RETRY: Duration = Duration::from_secs(1);
+use crate::machine::free_space::LimitedDisk;
 
 #[derive(Debug)]
 pub struct Outbox {
@@ -35,14 +27,6 @@ pub struct Outbox {
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
     disk: LimitedDisk,
     removals: JoinSet<()>,
-}
-
-/// Writes outcomes to the disk. The writer can be used from any tokio task.
-#[derive(Debug, Clone)]
-pub struct OutcomeWriter {
-    folder: Arc<OutboxFolder>,
-    /// The error of the last write, if it failed. This lock is never held across an await.
-    failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Outbox {
@@ -54,13 +38,13 @@ impl Outbox {
             tracing::info!(outcomes = left.len(), "outcomes of an earlier run await acknowledgement");
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
-        let writer = OutcomeWriter { folder: Arc::new(locked), failure: Arc::default() };
+        let writer = OutcomeWriter::new(locked);
         let disk = LimitedDisk::at(folder, min_free_bytes);
         Ok(Self { writer, outcomes, disk, removals: JoinSet::new() })
     }
 
     pub fn folder(&self) -> &Path {
-        self.writer.folder.path()
+        self.writer.path()
     }
 
     pub fn writer(&self) -> OutcomeWriter {
@@ -108,8 +92,8 @@ impl Outbox {
     /// Why the agent should take no lease, in one sentence. `None` if outcomes can be written and
     /// the last check found enough free space.
     pub fn paused(&mut self) -> Option<String> {
-        let failure = self.writer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let folder = self.writer.folder.path().display();
+        let failure = self.writer.failure();
+        let folder = self.writer.path().display();
         let reason = match failure {
             Some(failure) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
             None => self.disk.paused(),
@@ -138,38 +122,115 @@ impl Outbox {
     }
 }
 
-impl OutcomeWriter {
-    /// Writes an outcome, and retries until it is on the disk. Returns `None` if `closing` is
-    /// cancelled first.
-    pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
-        loop {
-            match self.write(&outcome).await {
-                Ok(()) => return Some(outcome),
-                Err(error) => self.failed(&error),
-            }
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn outcome(task_id: i64, token: i64) -> OutcomeReport {
+        OutcomeReport { task_id, token, pages: 7, ..OutcomeReport::default() }
+    }
+
+    fn open(folder: &Path) -> Outbox {
+        Outbox::open(folder, 0).unwrap()
+    }
+
+    async fn keep(outbox: &mut Outbox, outcome: OutcomeReport) {
+        let kept = outbox.writer().keep(outcome, &CancellationToken::new()).await.unwrap();
+        outbox.put(kept);
+    }
+
+    #[tokio::test]
+    async fn an_outcome_survives_its_process_until_its_lease_is_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = open(folder.path());
+        keep(&mut first, outcome(1, 2)).await;
+        keep(&mut first, outcome(3, 1)).await;
+        first.acknowledge(LeaseKey { task_id: 1, token: 1 });
+        first.acknowledge(LeaseKey { task_id: 3, token: 1 });
+        first.removed().await;
+        drop(first);
+
+        let mut second = open(folder.path());
+        assert_eq!(second.offers().collect::<Vec<_>>(), [&outcome(1, 2)]);
+        second.acknowledge(LeaseKey { task_id: 1, token: 2 });
+        assert!(second.is_empty());
+        second.removed().await;
+        drop(second);
+        assert!(open(folder.path()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_outcome_that_cannot_be_written_is_retried_before_it_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcomes = folder.path().join("outbox");
+        let mut outbox = open(&outcomes);
+        assert_eq!(outbox.paused(), None);
+        // The folder disappears while the agent runs, as when its disk is unmounted.
+        let away = folder.path().join("away");
+        fs::rename(&outcomes, &away).unwrap();
+        let (writer, closing) = (outbox.writer(), CancellationToken::new());
+        let mut keeping = std::pin::pin!(writer.keep(outcome(1, 1), &closing));
+        let paused = loop {
             tokio::select! {
-                () = closing.cancelled() => return None,
-                () = tokio::time::sleep(RETRY) => {}
+                biased;
+                _ = &mut keeping => panic!("it was not kept anywhere"),
+                () = tokio::task::yield_now() => {}
             }
-        }
+            let failed = writer.failure().is_some();
+            if failed {
+                break outbox.paused().unwrap();
+            }
+        };
+        assert!(paused.starts_with("outcomes cannot be written to "), "{paused}");
+        fs::rename(&away, &outcomes).unwrap();
+        let kept = keeping.await.unwrap();
+        assert_eq!((kept, outbox.paused()), (outcome(1, 1), None));
+        assert_eq!(fs::read_dir(&outcomes).unwrap().count(), 2, "the outcome, and the lock");
     }
 
-    async fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
-        let (folder, outcome) = (Arc::clone(&self.folder), outcome.clone());
-        blocking(move || folder.write(&outcome)).await?;
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(())
+    #[tokio::test]
+    async fn an_agent_that_closes_does_not_wait_for_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcomes = folder.path().join("outbox");
+        let outbox = open(&outcomes);
+        fs::remove_dir_all(&outcomes).unwrap();
+        let closing = CancellationToken::new();
+        closing.cancel();
+        assert_eq!(outbox.writer().keep(outcome(1, 1), &closing).await, None);
     }
 
-    fn failed(&self, error: &io::Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if failure.is_none() {
-            tracing::error!(%error, folder = %self.folder.path().display(),
-                "cannot write an outcome to the disk; the agent tries again");
-        }
-        *failure = Some(error.to_string());
+    #[test]
+    fn two_agents_do_not_share_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = open(folder.path());
+        let refused = Outbox::open(folder.path(), 0).unwrap_err().to_string();
+        assert!(refused.starts_with("another process uses ") && refused.contains("set outbox.folder"), "{refused}");
+        drop(first);
+        open(folder.path());
+    }
+
+    #[test]
+    fn an_invalid_outcome_is_set_aside_and_an_unfinished_one_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("1-1.outcome"), [0xff; 9]).unwrap();
+        fs::write(path("2-2.outcome"), prost::Message::encode_to_vec(&outcome(5, 5))).unwrap();
+        fs::write(path("3-3.new"), "half").unwrap();
+        fs::write(path("4-4.outcome"), prost::Message::encode_to_vec(&outcome(4, 4))).unwrap();
+        let outbox = open(folder.path());
+        assert_eq!(outbox.keys().collect::<Vec<_>>(), [LeaseKey { task_id: 4, token: 4 }]);
+        assert!(path("1-1.unreadable").exists() && path("2-2.unreadable").exists() && !path("3-3.new").exists());
+    }
+
+    #[test]
+    fn a_full_disk_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let paused = Outbox::open(folder.path(), u64::MAX).unwrap().paused().unwrap();
+        assert!(paused.contains("disk full: ") && paused.contains(" MiB free, crawling resumes at "), "{paused}");
     }
 }
-
-#[cfg(test)]
-mod tests;

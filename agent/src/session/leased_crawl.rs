@@ -17,7 +17,7 @@ use crate::crawl::{
 };
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::lease_key::LeaseKey;
-use crate::disk::outbox::OutcomeWriter;
+use crate::disk::outcome_writer::OutcomeWriter;
 use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 use crate::net::request_context::RequestContext;

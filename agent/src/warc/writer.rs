@@ -16,8 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use super::rotation::VolumeSeries;
 use crate::disk::folder::blocking;
-use crate::machine::free_space::free_bytes;
-use crate::machine::full_disk::FreeSpaceLimit;
+use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
 
 /// Maximum number of messages to handle at once.
 const BATCH: usize = 32;

@@ -1,4 +1,4 @@
-//! The folder of an outbox, with one file per outcome. Each file is written atomically.
+//! The folder of the outbox, with one file per outcome. Each file is written atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
