@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use tokio::process::Command;
 
 use super::external_crawl::{ExternalCrawl, Target};
 use crate::crawl::{Job, Policy};
@@ -41,8 +42,17 @@ impl LeaseFiles {
     }
 }
 
+/// Gives a command the agent's environment, except variables of Landfall, and the variables of a
+/// crawl.
+pub(super) fn set_environment(command: &mut Command, crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LANDFALL_")) {
+        command.env_remove(name);
+    }
+    command.envs(variables(crawl, target, files));
+}
+
 /// The environment variables of a crawl, by name.
-pub(super) fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
+fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
     let ExternalCrawl { key, job, stores_pages, context, .. } = crawl;
     let Job { name, policy, .. } = job;
     // External crawlers cannot report hosts, so `max_hosts` is not passed to them.

@@ -7,10 +7,8 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::outcome::Verdict;
 use crate::crawl::fetch::site_address::AddressPermits;
 use crate::crawl::job::Job;
-use crate::crawl::outcome::{CrawlEnd, Outcome};
 use crate::disk::lease_key::LeaseKey;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
@@ -33,28 +31,6 @@ pub struct ExternalCrawl {
 pub(super) struct Started {
     pub(super) at: SystemTime,
     pub(super) began: Instant,
-}
-
-impl Started {
-    pub(super) fn outcome(self, verdict: Verdict, origin: Option<&Origin>) -> CrawlEnd {
-        let Verdict { kind, trouble, pages, bytes, errors, message } = verdict;
-        CrawlEnd::Outcome(Outcome {
-            requests: 0,
-            kind,
-            pages,
-            bytes,
-            errors,
-            refetched: 0,
-            trapped: 0,
-            hosts: Vec::new(),
-            started_at: self.at,
-            duration: self.began.elapsed(),
-            rtt: None,
-            origin: origin.map(ToString::to_string),
-            message,
-            trouble,
-        })
-    }
 }
 
 /// What the command crawls, and until when.

@@ -1,12 +1,15 @@
-//! Derives the outcome of a crawl from how its external crawler ended. This module is pure.
+//! Derives the outcome of a crawl from how its external crawler ended.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use nix::sys::signal::Signal;
 
+use super::external_crawl::Started;
 use super::statistics::{Statistics, StatisticsError};
-use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
+use crate::crawl::outcome::{CrawlEnd, Outcome, WalkEnd};
+use crate::crawl::{Budget, Job, OutcomeKind, Policy, Trouble};
+use crate::net::origin::Origin;
 
 /// How a crawler ended, unless the agent was told to stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,26 @@ impl Verdict {
     /// Nothing was fetched.
     pub(super) const NOTHING: Self =
         Self { kind: OutcomeKind::Unreachable, trouble: None, pages: 0, bytes: 0, errors: 0, message: String::new() };
+
+    pub(super) fn outcome(self, started: Started, origin: Option<&Origin>) -> CrawlEnd {
+        let Verdict { kind, trouble, pages, bytes, errors, message } = self;
+        CrawlEnd::Outcome(Outcome {
+            requests: 0,
+            kind,
+            pages,
+            bytes,
+            errors,
+            refetched: 0,
+            trapped: 0,
+            hosts: Vec::new(),
+            started_at: started.at,
+            duration: started.began.elapsed(),
+            rtt: None,
+            origin: origin.map(ToString::to_string),
+            message,
+            trouble,
+        })
+    }
 }
 
 /// The outcome of a crawl. Without valid statistics the number of pages is unknown: the outcome
@@ -96,6 +119,24 @@ fn exit_code(status: ExitStatus) -> Result<i32, String> {
 
 fn with(reason: &str, last_line: &str) -> String {
     if last_line.is_empty() { reason.to_owned() } else { format!("{reason}: {last_line}") }
+}
+
+/// How a crawl ended if its command was never run.
+pub(super) fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
+    let (kind, trouble, message) = match end {
+        WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),
+        WalkEnd::Unreachable(trouble, reason) => (OutcomeKind::Unreachable, Some(trouble), reason),
+        WalkEnd::NotPermitted(reason) => {
+            tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
+            return CrawlEnd::NotPermitted;
+        }
+        WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
+        WalkEnd::Cut(_) | WalkEnd::Exhausted | WalkEnd::Paused(_) => {
+            let message = format!("{}: no answer within {:?}", job.name, job.policy.max_duration);
+            (OutcomeKind::Unreachable, Some(Trouble::TimedOut), message)
+        }
+    };
+    Verdict { kind, trouble, message, ..Verdict::NOTHING }.outcome(started, None)
 }
 
 #[cfg(test)]

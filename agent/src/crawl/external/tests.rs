@@ -1,15 +1,24 @@
 //! Tests of external crawlers, with small shell scripts as the crawlers.
 
 use std::net::IpAddr;
-use std::time::{Instant as Clock, SystemTime};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock, SystemTime};
 
 use futures_util::FutureExt as _;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
+use super::guardian::Guardian;
 use super::*;
 use crate::config::ExecConfig;
-use crate::crawl::{AddressPermits, Blocker, NotPermitted, Outcome, Policy, SchedulerSilence, Trouble};
+use crate::crawl::{
+    AddressPermits, Blocker, Budget, CrawlEnd, Job, NotPermitted, Outcome, OutcomeKind, Policy, SchedulerSilence,
+    Trouble,
+};
 use crate::disk::lease_key::LeaseKey;
 use crate::testing::context;
 

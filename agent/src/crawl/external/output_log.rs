@@ -4,9 +4,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe::Receiver;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 /// Maximum bytes from the beginning of the output that are stored in the file. A crawler that
 /// prints one line per page needs hours to exceed this maximum.
@@ -16,6 +21,10 @@ const TAIL: usize = 16 << 10;
 const BUFFER: usize = 8 << 10;
 /// Maximum bytes of the last line, which error messages quote.
 const LAST_LINE: usize = 300;
+
+/// How long the agent continues to read output after it has killed a crawler. The output usually
+/// ends at once. Only a process that left the crawler's process group can keep the pipe open.
+const LATE_OUTPUT: Duration = Duration::from_secs(1);
 
 /// The output of one crawler.
 #[derive(Debug)]
@@ -85,6 +94,23 @@ fn push_bounded(queue: &mut VecDeque<u8>, bytes: &[u8], max: usize) -> u64 {
     let excess = queue.len().saturating_sub(max);
     queue.drain(..excess);
     u64::try_from(excess).unwrap_or(u64::MAX)
+}
+
+/// Copies a crawler's output to the log until the output ends, or until shortly after `closing` is
+/// cancelled. The spawned tokio task returns the last line of the output.
+pub(super) fn copy_output(mut log: OutputLog, output: Receiver, closing: &CancellationToken) -> JoinHandle<String> {
+    let closing = closing.clone();
+    tokio::spawn(async move {
+        let late = async {
+            closing.cancelled().await;
+            sleep(LATE_OUTPUT).await;
+        };
+        tokio::select! {
+            () = log.copy(output) => {}
+            () = late => {}
+        }
+        log.finish().await
+    })
 }
 
 #[cfg(test)]

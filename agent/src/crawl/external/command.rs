@@ -1,0 +1,193 @@
+//! Runs the operator's command once per lease: finds the site's origin and address, limits the
+//! command's time, and stops it when the lease ends.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::environment::{LeaseFiles, set_environment};
+use super::external_crawl::{ExternalCrawl, Started, Target};
+use super::guardian::Guardian;
+use super::outcome::{Ending, judge, without_run};
+use super::output_log::{OutputLog, copy_output};
+use super::process::ProcessGroup;
+use super::statistics;
+use crate::config::{ExecConfig, program};
+use crate::crawl::budget::Budget;
+use crate::crawl::fetch::Timeouts;
+use crate::crawl::fetch::site_address::SiteAddress;
+use crate::crawl::lease_return::{rest, rest_after_last_request};
+use crate::crawl::outcome::{CrawlEnd, WalkEnd};
+use crate::crawl::permitted_origin::find_origin;
+use crate::disk::folder::blocking;
+use crate::disk::lease_folders::LeaseFolders;
+use crate::machine::clock;
+use crate::machine::free_space::LimitedDisk;
+use crate::net::origin::Origin;
+
+/// Minimum time between a crawler's crash and the return of its lease. The delay keeps a faulty
+/// crawler from being restarted at once. The delay also gives the agent time to notice a signal
+/// that stopped both the agent and the crawler; after such a signal the crawl counts as stopped,
+/// not as crashed.
+const CRASH_REST: Duration = Duration::from_secs(1);
+/// Maximum time limit of a crawl. The maximum keeps the crawl's deadline within the clock's range.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// The operator's command that crawls leased sites. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ExternalCrawler {
+    program: Arc<Path>,
+    arguments: Arc<[String]>,
+    grace: Duration,
+    folders: LeaseFolders,
+    min_free_bytes: u64,
+    pub(super) guardian: Guardian,
+}
+
+impl ExternalCrawler {
+    /// Fails if the command's program does not exist, or if the folder for its output cannot be
+    /// used.
+    pub fn open(config: &ExecConfig) -> anyhow::Result<Self> {
+        let program = program::find(&config.command);
+        let program = program.map_err(|error| anyhow::anyhow!("{error}: {}", program::REMEDY))?;
+        let folders = LeaseFolders::open(&config.folder, config.keep)?;
+        let guardian = Guardian::start().context("start /bin/sh, which kills crawlers if the agent is killed")?;
+        let arguments = config.command.iter().skip(1).cloned().collect();
+        let grace = Duration::from_millis(config.grace_ms);
+        let min_free_bytes = config.min_free_bytes;
+        Ok(Self { program: program.into(), arguments, grace, folders, min_free_bytes, guardian })
+    }
+
+    /// Maximum time between the order to stop and the end of the command.
+    pub(crate) const fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folders.path()
+    }
+
+    /// The disk that stores the command's output.
+    pub(crate) fn disk(&self) -> LimitedDisk {
+        LimitedDisk::at(self.folder(), self.min_free_bytes)
+    }
+
+    /// Runs the command for a lease, until the command ends or `stop` is cancelled.
+    pub(crate) async fn crawl(&self, crawl: ExternalCrawl, stop: &CancellationToken) -> CrawlEnd {
+        let started = Started { at: clock::wall(), began: Instant::now() };
+        let deadline = started.began + crawl.job.policy.max_duration.min(LONGEST);
+        let interval = rest_after_last_request(crawl.job.policy.request_interval);
+        let stopped = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = crawl.preempted.cancelled() => {}
+            }
+        };
+        let mut settled_at = None;
+        let found = tokio::select! {
+            biased;
+            () = stopped => None,
+            found = timeout_at(deadline, find(&crawl, &mut settled_at)) => Some(found),
+        };
+        if let Some(settled_at) = settled_at {
+            // Wait for the site's request interval before the command or another agent sends its
+            // first request.
+            rest(Some(settled_at + interval), stop).await;
+        }
+        let (origin, address) = match found {
+            None => return CrawlEnd::Stopped(None),
+            Some(Ok(Ok(found))) => found,
+            Some(Ok(Err(end))) => return without_run(&crawl.job, end, started),
+            Some(Err(_)) => return without_run(&crawl.job, WalkEnd::Cut(Budget::Duration), started),
+        };
+        if stop.is_cancelled() || crawl.preempted.is_cancelled() {
+            return CrawlEnd::Stopped(None);
+        }
+        let target = Target { origin: &origin, address, started, deadline };
+        let ended = self.run(&crawl, &target, stop).await;
+        let pause = if matches!(ended, CrawlEnd::Crashed(_)) { interval.max(CRASH_REST) } else { interval };
+        rest(Some(Instant::now() + pause), stop).await;
+        match ended {
+            // A signal that crashed the command may also have stopped the agent. In that case the
+            // crawl counts as stopped, not as crashed.
+            CrawlEnd::Crashed(_) if stop.is_cancelled() => CrawlEnd::Stopped(None),
+            ended => ended,
+        }
+    }
+
+    async fn run(&self, crawl: &ExternalCrawl, target: &Target<'_>, stop: &CancellationToken) -> CrawlEnd {
+        let folder = match self.folders.create(crawl.key).await {
+            Ok(folder) => folder,
+            Err(error) => return CrawlEnd::Broken(format!("the folder for the crawler's output: {error}")),
+        };
+        let files = LeaseFiles::of(&folder);
+        let ended = self.run_in(&files, crawl, target, stop).await;
+        let statistics = files.statistics.clone();
+        let read = blocking(move || Ok(statistics::read(&statistics))).await;
+        self.folders.finish(folder).await;
+        let (ending, last_line) = match ended {
+            Ok(ended) => ended,
+            Err(error) => return CrawlEnd::Crashed(format!("run {}: {error}", self.program.display())),
+        };
+        let Some(ending) = ending else { return CrawlEnd::Stopped(None) };
+        let read = read.unwrap_or_else(|error| Err(statistics::StatisticsError::Read(error)));
+        if let Err(error) = &read {
+            tracing::warn!(task.id = crawl.key.task_id, token = crawl.key.token, %error, "a crawler's statistics do not count");
+        }
+        match judge(ending, &read, &last_line, &crawl.job.policy) {
+            Ok(verdict) => verdict.outcome(target.started, Some(target.origin)),
+            Err(crash) => CrawlEnd::Crashed(crash),
+        }
+    }
+
+    /// Returns how the command ended (`None` if it was stopped), and the last line that it printed.
+    async fn run_in(
+        &self,
+        files: &LeaseFiles,
+        crawl: &ExternalCrawl,
+        target: &Target<'_>,
+        stop: &CancellationToken,
+    ) -> io::Result<(Option<Ending>, String)> {
+        files.prepare(&target.origin.host, target.address).await?;
+        let (output, input) = io::pipe()?;
+        let mut command = Command::new(&*self.program);
+        command.args(&*self.arguments).current_dir(&files.output).stdin(Stdio::null());
+        command.stdout(input.try_clone()?).stderr(input);
+        set_environment(&mut command, crawl, target, files);
+        let mut group = ProcessGroup::spawn(command, &self.guardian)?;
+        let closing = CancellationToken::new();
+        let copying =
+            copy_output(OutputLog::create(&files.log).await?, Receiver::from_owned_fd(output.into())?, &closing);
+        let ending = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            () = crawl.preempted.cancelled() => None,
+            status = group.ended() => Some(Ending::Exited(status?)),
+            () = sleep_until(target.deadline) => Some(Ending::OutOfTime),
+        };
+        if !matches!(ending, Some(Ending::Exited(_))) {
+            group.stop(self.grace).await;
+        }
+        drop(group);
+        closing.cancel();
+        Ok((ending, copying.await.map_err(io::Error::other)?))
+    }
+}
+
+/// Finds the site's origin, and the address to which the scheduler permits requests.
+async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result<(Origin, IpAddr), WalkEnd> {
+    let timeouts = Timeouts::default();
+    let site_address = SiteAddress::new(&crawl.context, crawl.permits.clone(), timeouts.connect);
+    let origin = find_origin(&crawl.job, &crawl.context, &site_address, timeouts.first_byte, settled_at).await?;
+    let address = site_address.of(&origin.host).await?;
+    Ok((origin, address))
+}
