@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoint::CheckpointState;
+use super::log::LogError;
+use super::paths_to_visit::Frontier;
+use super::received_checkpoint::CheckpointState;
 use super::state_writer::{CrawlProgress, SnapshotSink, StateWriter};
-use super::{Frontier, LogError};
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 

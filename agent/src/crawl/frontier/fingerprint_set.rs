@@ -11,6 +11,8 @@
 //! are halves of a cryptographic digest, so their bits serve as the hash. The probability that any
 //! two of ten million paths have the same fingerprint is 1.5 × 10^-25.
 
+use crate::crawl::html::site_path::SitePath;
+
 /// Number of parts of a set. Only one part grows at a time, so at most a 64th of the set is in
 /// memory twice.
 const PARTS: usize = 64;
@@ -151,6 +153,11 @@ impl Part {
             self.slots.set(free, key);
         }
     }
+}
+
+/// The fingerprint that identifies a path in [`SeenPaths`].
+pub fn fingerprint(path: &str) -> u128 {
+    SitePath::fingerprint_of(path).as_u128()
 }
 
 #[cfg(test)]

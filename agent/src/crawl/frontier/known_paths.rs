@@ -7,12 +7,10 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::fingerprint_set::SeenPaths;
 use super::log::{CrawlTotals, LogFrame};
+use super::queue_capacity::capacity;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
-/// Maximum number of queued paths, whatever the page budget. Each path takes a few hundred bytes on
-/// disk and 22 bytes of memory.
-const MAX_WAITING: u64 = 4_000_000;
 /// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
 /// Maximum number of links into crawler traps that are stored. A stored link is counted only once.
@@ -180,12 +178,4 @@ pub(super) fn fingerprints(bytes: &[u8]) -> impl Iterator<Item = Fingerprint> {
 /// Appends a path's fingerprint to a frame's list.
 pub(super) fn note(path: &SitePath, fingerprints: &mut Vec<u8>) {
     fingerprints.extend(path.fingerprint().as_u128().to_le_bytes());
-}
-
-/// Maximum number of queued paths of a crawl with this page budget.
-fn capacity(max_pages: u32) -> u64 {
-    // A failed request uses up a path but yields no page, so a crawl may need more paths than its
-    // page budget.
-    let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
-    wanted.min(MAX_WAITING)
 }

@@ -8,9 +8,23 @@
 //! are compressed only then. So this module keeps one point for every size class of queues: the
 //! newest point at which the queue was not larger than the class permits.
 
-use super::checkpoint_limits::{MAX_QUEUED, MOST_BEYOND_SENT, MOST_KNOWN, RAW_QUEUE_BYTES};
+use super::known_paths::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 
+/// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth of their
+/// size.
+const RAW_QUEUE_BYTES: u64 = 8 << 20;
+/// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
+/// could take much memory. Each path takes about 50 bytes of memory. An empty path takes only two
+/// bytes in the checkpoint, and many such paths compress to a thousandth of that size. Real queues
+/// hardly ever reach the limit: a checkpoint with that many paths has room for only one and a half
+/// bytes per path, and real paths need more.
+pub(super) const MAX_QUEUED: u64 = 1 << 19;
+/// Maximum number of fingerprints in a checkpoint. This many fingerprints would fill a checkpoint
+/// completely.
+const MOST_KNOWN: u64 = 1 << 16;
+/// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
+const MOST_BEYOND_SENT: usize = MAX_BEYOND / 10 * FINGERPRINT;
 /// The number of size classes of queues. Each class permits half as many bytes as the previous one.
 /// The last class is the empty queue.
 pub(super) const SIZES: usize = 25;

@@ -5,7 +5,16 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
+use super::log_points::bytes;
+use crate::crawl::html::site_path::SitePath;
 use crate::disk::folder::blocking;
+
+/// A path and its link depth from the start page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::crawl) struct QueueEntry {
+    pub(in crate::crawl) path: SitePath,
+    pub(in crate::crawl) depth: u32,
+}
 
 /// Returns paths in the order in which the frames of the log added them.
 #[derive(Debug)]
@@ -26,10 +35,13 @@ impl Queue {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
 
-    pub(super) async fn next(&mut self) -> io::Result<Option<QueuedPath>> {
+    /// The next path, with its length in bytes. An invalid path has no entry.
+    pub(super) async fn next(&mut self) -> io::Result<Option<(u64, Option<QueueEntry>)>> {
         loop {
-            if let Some(queued) = self.front.pop_front() {
-                return Ok(Some(queued));
+            if let Some(QueuedPath { path, depth }) = self.front.pop_front() {
+                // An invalid path can only come from a file that another program wrote.
+                let entry = SitePath::stored(&path).map(|path| QueueEntry { path, depth });
+                return Ok(Some((bytes(&path), entry)));
             }
             let read = if self.log.is_written(self.unread) {
                 let (reader, at) = (self.log.reader(), self.unread);

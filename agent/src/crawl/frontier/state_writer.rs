@@ -1,15 +1,20 @@
 //! Writes a running crawl's state to this agent's disk, so that the crawl can resume after a
-//! restart. Reports checkpoints to the scheduler, so that another agent can resume the crawl.
+//! restart; pages are stored first. Reports checkpoints to the scheduler, so that another agent can
+//! resume the crawl.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{self, Checkpoint};
 use super::checkpoint_schedule::CheckpointSchedule;
-use super::{CrawlTotals, Frontier};
+use super::log::{CrawlTotals, LogFrame};
+use super::paths_to_visit::Frontier;
 use crate::crawl::politeness::RateState;
+use crate::disk::folder::blocking;
+use crate::warc::Recorder;
 
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,6 +40,48 @@ pub struct CrawlProgress {
     pub errors: u32,
     /// End of the current pause, if any.
     pub paused_until: Option<SystemTime>,
+}
+
+impl Frontier {
+    /// After this call, a visited path is recorded in the log only after its pages are stored.
+    pub(in crate::crawl) fn store_first(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+    }
+
+    /// Writes the crawl's totals without ending the current visit.
+    pub(in crate::crawl) async fn note_totals(&mut self) -> io::Result<()> {
+        self.push(&LogFrame { totals: *self.known.totals(), ..LogFrame::default() });
+        self.write().await
+    }
+
+    /// Whether the frames in memory should be written before the crawl continues.
+    pub(in crate::crawl) fn is_due(&self) -> bool {
+        self.queue.is_due()
+    }
+
+    /// Writes the frames that are only in memory. May be called again after an error or a
+    /// cancellation.
+    pub(in crate::crawl) async fn write(&mut self) -> io::Result<()> {
+        if let Some(recorder) = &self.recorder {
+            // Store the pages first, because a page that counts as visited is never fetched again.
+            recorder.stored().await?;
+        }
+        self.queue.write().await
+    }
+
+    /// The state after the last frame, for another agent. The visited pages are synced to the disk
+    /// first, because no agent fetches them again, even after a crash of this machine.
+    pub(in crate::crawl) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
+        self.write().await?;
+        if let Some(recorder) = &self.recorder {
+            recorder.synced().await?;
+        }
+        self.queue.sync().await?;
+        let (reader, log_points, hosts) = (self.queue.reader(), self.log_points.clone(), self.hosts().clone());
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &hosts)).await?;
+        self.log_points.size = size;
+        Ok(checkpoint)
+    }
 }
 
 pub(in crate::crawl) struct StateWriter {

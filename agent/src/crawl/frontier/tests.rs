@@ -2,7 +2,10 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
+use super::checkpoint::MAX_BYTES;
+use super::received_checkpoint::CheckpointState;
 use super::*;
+use crate::crawl::html::site_path::SitePath;
 
 /// A path that is already in normal form, and so needs no parsing.
 fn path(text: &str) -> SitePath {
@@ -223,7 +226,7 @@ async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_no
     let first = walk_wide(&mut frontier, 1000).await;
     // Now 19,000 paths of 500 bytes are queued. Half of the bytes are random.
     let checkpoint = frontier.checkpoint().await.unwrap();
-    assert!(checkpoint.bytes.len() <= checkpoint_limits::MAX_BYTES, "{}", checkpoint.bytes.len());
+    assert!(checkpoint.bytes.len() <= MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
     resume(&mut second, &checkpoint.bytes);
     let refetched = second.totals().refetched;
@@ -261,7 +264,7 @@ async fn a_checkpoint_keeps_the_newest_visited_paths_and_reads_no_older_ones() {
     let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();
     let checkpoint = frontier.checkpoint().await.unwrap();
-    assert!(checkpoint.bytes.len() <= checkpoint_limits::MAX_BYTES, "{}", checkpoint.bytes.len());
+    assert!(checkpoint.bytes.len() <= MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
     resume(&mut second, &checkpoint.bytes);
     let kept = (0..70_000).filter(|number| !second.is_unseen(&path(&name(*number)))).count();

@@ -7,8 +7,8 @@ use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
 
-use super::super::frontier::checkpoint::CheckpointState;
-use super::super::politeness::refusal::retry_after;
+use super::super::frontier::received_checkpoint::CheckpointState;
+use super::super::politeness::refusal_pause::retry_after;
 use super::*;
 use crate::crawl::html::links::tests::extract as links;
 use crate::crawl::html::normal_form::{normal_escapes, normal_form};
