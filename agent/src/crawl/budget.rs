@@ -12,8 +12,6 @@ use super::politeness::path_filter::PathFilter;
 
 /// The largest value of [`Policy::max_hosts`].
 pub const MAX_HOSTS: u32 = 1_000;
-/// Maximum body bytes of one page. A larger page counts as an error.
-pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 
 /// The limits of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,20 @@
 //! Tests crawls of a real server on loopback.
 
-use tokio::task::JoinHandle;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::budget::MAX_PAGE_BYTES;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::fetch::Timeouts;
+use super::frontier::Frontier;
+use super::html::site_path::SitePath;
+use super::site_crawl::run_within;
+use super::walk::receive_page::MAX_PAGE_BYTES;
 use super::walk::redirects::MAX_REDIRECTS;
 use super::*;
+use crate::net::request_context::RequestContext;
 use crate::testing::{
     DnsAnswer, Reply, ServerAction, TestCertificate, TestNames, TestServer, answer, context, encoded, gzip, html, page,
     redirect, send, status, stuck,

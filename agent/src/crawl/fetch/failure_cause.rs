@@ -4,13 +4,20 @@
 use std::io;
 use std::time::Duration;
 
+use landfall_proto::error_causes::{causes, innermost};
+
+use super::body_rate::MIN_RATE;
 use super::coding::DecodeError;
-use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+use super::header_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS};
+use super::site_address::NotPermitted;
 use crate::crawl::politeness::BREAKER;
 use crate::metrics::RequestFailure;
 use crate::net::dns::DnsError;
-use crate::net::guard::RefusedAddress;
+use crate::net::guard::{RefusedAddress, ResolveError};
 use crate::probe::{ConnectFailure, ProbeError};
+
+/// The name of the connection phase in timeout messages.
+pub(super) const CONNECTION: &str = "connection";
 
 /// Why a request returned no response, or only a part of a response.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +48,35 @@ pub(in crate::crawl) enum FetchError {
     /// The crawl's deadline comes before the request may start.
     #[error("the crawl's time is over")]
     OutOfTime,
+}
+
+impl FetchError {
+    /// Why the HTTP client could not send a request. `is_resolving` is whether the client was still
+    /// resolving the site's name; `limit` is the time limit to connect.
+    pub(super) fn of_request(error: &reqwest::Error, is_resolving: bool, limit: Duration) -> Self {
+        for cause in causes(error) {
+            if let Some(NotPermitted(reason)) = cause.downcast_ref::<NotPermitted>() {
+                return Self::NotPermitted(reason.clone());
+            }
+            match cause.downcast_ref::<ResolveError>() {
+                Some(ResolveError::Refused(refused)) => return Self::Refused(*refused),
+                Some(ResolveError::Dns(dns)) => return Self::Connect(Trouble::from(dns), dns.to_string()),
+                None => {}
+            }
+            if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
+                return Self::HeaderTooLarge;
+            }
+        }
+        if error.is_connect() && error.is_timeout() {
+            let what = if is_resolving { "address" } else { CONNECTION };
+            return Self::Timeout { what, limit };
+        }
+        if error.is_connect() {
+            Self::Connect(Trouble::of_connection(causes(error)), innermost(error))
+        } else {
+            Self::Broken(innermost(error))
+        }
+    }
 }
 
 /// Why a site returned no page.

@@ -7,16 +7,17 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use landfall_proto::error_causes::innermost;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
+use super::body_rate::too_slow_at;
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
 use super::failure_cause::FetchError;
-use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+use super::header_limits::is_too_large;
 use super::timeouts::Timeouts;
-use crate::crawl::politeness::refusal;
+use crate::crawl::politeness::refusal_pause;
 use crate::metrics::METRICS;
 use crate::warc::{Recording, Truncated};
 
@@ -89,7 +90,7 @@ impl CrawlResponse {
     }
 
     pub(in crate::crawl) fn turns_away(&self) -> bool {
-        refusal::turns_away(self.status().as_u16())
+        refusal_pause::turns_away(self.status().as_u16())
     }
 
     /// The redirect target as the header states it; `None` if the response is not a redirect.
@@ -214,9 +215,7 @@ impl CrawlResponse {
 
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let last = self.asked_at + self.timeouts.total;
-        // If no further bytes arrive, the average falls below the minimum rate after this time.
-        let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);
-        let slow = self.body_began + earned.max(self.timeouts.slow_after);
+        let slow = too_slow_at(self.body_began, self.received, self.timeouts.slow_after);
         match timeout_at(last.min(slow), self.response.chunk()).await {
             Ok(Ok(Some(sent))) => {
                 let bytes = u64::try_from(sent.len()).unwrap_or(u64::MAX);
@@ -242,11 +241,6 @@ impl CrawlResponse {
     }
 }
 
-fn is_too_large(headers: &HeaderMap) -> bool {
-    let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
-    headers.len() > MAX_HEADER_FIELDS || bytes > MAX_HEADER_BYTES
-}
-
 fn is_html(content_type: &str) -> bool {
     let media_type = content_type.split(';').next().unwrap_or_default();
     media_type.trim().eq_ignore_ascii_case("text/html")
@@ -262,6 +256,8 @@ fn charset(content_type: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use reqwest::header::HeaderMap;
 
     use super::*;
 

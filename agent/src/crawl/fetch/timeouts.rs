@@ -11,7 +11,7 @@ pub(in crate::crawl) struct Timeouts {
     /// Time limit from the start of the request to the end of the body.
     pub(in crate::crawl) total: Duration,
     /// Time from the header's arrival after which the body's average rate must be at least
-    /// [`super::response_limits::MIN_RATE`].
+    /// [`super::body_rate::MIN_RATE`].
     pub(in crate::crawl) slow_after: Duration,
 }
 

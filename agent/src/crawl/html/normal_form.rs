@@ -40,6 +40,25 @@ pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
+/// Whether a quick check shows that a path is in normal form: an absolute path with only letters,
+/// digits, `-`, `_`, `/` and dots inside segments.
+pub(super) fn is_plain(path: &str) -> bool {
+    let mut before = b'/';
+    for byte in path.bytes().skip(1) {
+        let plain = match byte {
+            // A dot after a slash may begin a dot segment. Two slashes may begin another host or an
+            // empty segment.
+            b'.' | b'/' => before != b'/',
+            byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
+        };
+        if !plain {
+            return false;
+        }
+        before = byte;
+    }
+    path.starts_with('/')
+}
+
 /// Removes unnecessary escapes from a text, and writes the other escapes with capital letters.
 pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());

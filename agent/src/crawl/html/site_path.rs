@@ -9,6 +9,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use sha2::{Digest, Sha256};
 
+use super::normal_form::is_plain;
+
 /// Maximum length of a path and query in bytes. Longer paths belong to traps, not to pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 
@@ -60,11 +62,10 @@ impl SitePath {
         &self.text
     }
 
-    /// A shortcut for links that are already in normal form: absolute paths with only letters,
-    /// digits, `-`, `_`, `/` and dots inside segments. Most links have this form, and the URL
-    /// parser takes ten times as long. If `plain` returns `None`, use the URL parser.
+    /// A shortcut for links that a quick check finds in normal form. Most links have this form, and
+    /// the URL parser takes ten times as long. If `plain` returns `None`, use the URL parser.
     pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
-        is_plain(href).then(|| Self::new(href))
+        is_short_and_plain(href).then(|| Self::new(href))
     }
 
     /// Reads a path that was written with [`SitePath::as_str`]; `None` for any other text. Does not
@@ -75,7 +76,7 @@ impl SitePath {
 
     /// Whether a quick check shows that the path is in normal form.
     pub(super) fn is_plain(&self) -> bool {
-        is_plain(&self.text)
+        is_short_and_plain(&self.text)
     }
 
     pub(in crate::crawl) const fn fingerprint(&self) -> Fingerprint {
@@ -99,22 +100,8 @@ impl Fingerprint {
     }
 }
 
-/// Whether a quick check shows that a path is in normal form.
-fn is_plain(path: &str) -> bool {
-    let mut before = b'/';
-    for byte in path.bytes().skip(1) {
-        let plain = match byte {
-            // A dot after a slash may begin a dot segment. Two slashes may begin another host or an
-            // empty segment.
-            b'.' | b'/' => before != b'/',
-            byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
-        };
-        if !plain {
-            return false;
-        }
-        before = byte;
-    }
-    path.starts_with('/') && path.len() <= MAX_PATH_BYTES
+fn is_short_and_plain(path: &str) -> bool {
+    path.len() <= MAX_PATH_BYTES && is_plain(path)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::pause::LONGEST_PAUSE;
 
 /// Maximum crawl-delay that is honoured. With a longer delay a crawl would be pointless.
@@ -48,6 +50,8 @@ pub(super) struct RequestInterval {
     /// Number of the site's pages, if known.
     pages: Option<u64>,
     crawl_delay: Duration,
+    /// The start of the newest request.
+    pub(super) last_start: Option<Instant>,
     pub(super) scheduler_silent: bool,
     /// The moving average of the time to first byte, in seconds.
     first_byte: f64,
@@ -57,7 +61,15 @@ impl RequestInterval {
     /// The interval of a site, whatever the site's size.
     pub(super) fn new(interval: Duration) -> Self {
         let slow = interval.min(LONGEST_PAUSE);
-        Self { slow, fast: slow, pages: None, crawl_delay: Duration::ZERO, scheduler_silent: false, first_byte: 0.0 }
+        Self {
+            slow,
+            fast: slow,
+            pages: None,
+            crawl_delay: Duration::ZERO,
+            last_start: None,
+            scheduler_silent: false,
+            first_byte: 0.0,
+        }
     }
 
     /// Sets the interval for large sites: `shortest`, or the interval for small sites if that is
@@ -78,6 +90,12 @@ impl RequestInterval {
 
     pub(super) fn record_first_byte(&mut self, first_byte: Duration) {
         self.first_byte += NEWEST * (first_byte.as_secs_f64() - self.first_byte);
+    }
+
+    /// The time at which the interval since the start of the newest request is over; not before
+    /// `now`.
+    pub(super) fn next_start(&self, now: Instant) -> Instant {
+        self.last_start.map_or(now, |last| now.max(last + self.current()))
     }
 
     /// The minimum time between two requests.

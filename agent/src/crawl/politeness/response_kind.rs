@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::refusal::{retry_after, turns_away};
+use super::refusal_pause::{retry_after, turns_away};
 
 /// The result of a request, classified by how it affects the timing of later requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::*;
+use crate::net::origin::Origin;
 
 /// Spellings of `127.0.0.1` in URLs.
 const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0x1 0177.0.0.1 017700000001 127.0.0.1. 127.0.0.01 \

@@ -5,8 +5,8 @@ use std::collections::{HashSet, VecDeque};
 
 use reqwest::Url;
 
-use super::Walk;
 use super::redirects::MAX_REDIRECTS;
+use super::visit_pages::Walk;
 use crate::crawl::budget::Budget;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::Trouble;

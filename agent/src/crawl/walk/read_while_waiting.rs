@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Walk;
 use super::queue_links::StepState;
+use super::visit_pages::Walk;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::FetchError;
 

@@ -1,7 +1,7 @@
 //! Decides which redirects are followed: only those inside the site, a limited number of times, and
 //! only to allowed paths that have not been fetched yet.
 
-use super::Walk;
+use super::visit_pages::Walk;
 use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 use crate::crawl::outcome::{Blocker, WalkEnd};
