@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectFailure, ProbeError};
-use super::host_measurement::{Observation, Observer, Phases};
+use super::measurement_result::{Observation, Observer, Phases};
 use super::pacer::RequestPacer;
 use super::target::Target;
 use crate::net::guard::Guard;

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
 use super::error::{ConnectFailure, ProbeError};
-use super::host_measurement::{HostMeasurement, Observation, Observer, Phases};
 use super::http::Endpoint;
+use super::measurement_result::{HostMeasurement, Observation, Observer, Phases};
 use super::pacer::RequestPacer;
 use super::probe_order::ProbeOrder;
 

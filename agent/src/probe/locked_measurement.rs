@@ -12,10 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::address_lock::AddressLocks;
+use super::measure_host::{measure_paced, sample_settled};
 use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
-use super::{
-    HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, measure_paced, origin_search, sample_settled,
-};
+use super::{HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, origin_search};
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 
@@ -89,7 +88,7 @@ impl Addresses {
         let Some(lock) = self.locks.lock(address).await else {
             return Ok(OrderOutcome::Postponed { address, origin: None });
         };
-        if let Some(origin) = target.settled_origin() {
+        if let Some(origin) = origin_search::settled_origin(target) {
             let key = measurement_key(origin, address, order);
             let advice = self.advise(&key, order, draw);
             if let SharingAdvice::Share(probed, age) = advice {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use url::Url;
 
 use super::error::ProbeError;
-use super::host_measurement::{Observation, Observer, Phases};
 use super::http::{Connection, Endpoint};
+use super::measurement_result::{Observation, Observer, Phases};
 use super::pacer::RequestPacer;
 use super::target::Target;
 use crate::net::guard::Guard;
@@ -19,6 +19,17 @@ use crate::net::request_context::RequestContext;
 /// Maximum number of hops from the submitted name to the final origin. A longer chain counts as a
 /// loop.
 const MAX_HOPS: usize = 5;
+
+/// The origin of a target that needs no search.
+pub(crate) fn settled_origin(target: &Target) -> Option<&Origin> {
+    target.candidates.first().filter(|_| target.candidates.len() == 1 && !may_move(target))
+}
+
+/// Whether a redirect inside the registrable domain moves the target to another origin. A target
+/// whose origin is known does not move.
+const fn may_move(target: &Target) -> bool {
+    target.is_unsettled
+}
 
 /// The origin that was found, with the connection on which it answered the first request.
 pub(crate) struct SettledEndpoint<'a> {
@@ -50,7 +61,7 @@ pub(crate) async fn find<'a>(
     observe: Observer<'_>,
 ) -> Result<SettledEndpoint<'a>, ProbeError> {
     let (mut found, mut location) = first_that_answers(context, target, timeout, pacer, observe).await?;
-    if !target.may_move {
+    if !may_move(target) {
         return Ok(found);
     }
     for _ in 0..MAX_HOPS {
@@ -107,7 +118,7 @@ async fn answer_of<'a>(
     let mut endpoint = Endpoint::resolve(context, &guard, origin, target, timeout).await?;
     let (mut connection, phases, mut answer) = endpoint.warm_up(pacer, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
-    if target.may_move && endpoint.refuses_head() && answer.reusable {
+    if may_move(target) && endpoint.refuses_head() && answer.reusable {
         // A server that refuses HEAD may still answer a GET with a redirect.
         answer = endpoint.get(&mut connection, pacer).await?;
     }

@@ -1,8 +1,8 @@
-//! Carries out a schedule: takes samples on warm connections, or measures TCP handshakes.
+//! Carries out a schedule: takes samples on warm connections.
 
 use super::error::ProbeError;
-use super::host_measurement::{HostMeasurement, Observation, Observer, Phases};
 use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
+use super::measurement_result::{HostMeasurement, Observation, Observer};
 use super::origin_search::SettledEndpoint;
 use super::pacer::RequestPacer;
 use super::probe_order::ProbeOrder;
@@ -85,37 +85,4 @@ async fn one_sample(
         *connection = Some(warm);
     }
     Ok(answer)
-}
-
-pub(crate) async fn handshakes(
-    mut endpoint: Endpoint<'_>,
-    order: &ProbeOrder,
-    pacer: &mut RequestPacer,
-    observe: Observer<'_>,
-) -> Result<HostMeasurement, ProbeError> {
-    let mut samples = Vec::new();
-    let (mut lost, mut failure) = (0, None);
-    for _ in 0..order.samples {
-        pacer.pause().await;
-        pacer.spend();
-        match endpoint.tcp().await {
-            Ok(connected) => {
-                observe(Observation::Sample(connected.took));
-                samples.push(connected.took);
-                if order.is_enough(&samples) {
-                    break;
-                }
-            }
-            Err(error) => {
-                lost += 1;
-                observe(Observation::Lost(error.to_string()));
-                failure = Some(error);
-            }
-        }
-    }
-    let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
-    match failure {
-        Some(error) if samples.is_empty() => Err(error),
-        _ => Ok(HostMeasurement { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
-    }
 }

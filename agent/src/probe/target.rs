@@ -9,8 +9,8 @@ pub struct Target {
     /// The possible origins. The first origin that responds is used.
     pub(super) candidates: Vec<Origin>,
     pub(super) path: String,
-    /// Whether a redirect inside the registrable domain moves the target to another origin.
-    pub(super) may_move: bool,
+    /// Whether the target is a site of unknown origin.
+    pub(super) is_unsettled: bool,
     /// Whether the target is another agent's beacon.
     pub(super) enrolled: bool,
     /// The address to try first, if it is one of the host's addresses.
@@ -20,7 +20,7 @@ pub struct Target {
 impl Target {
     /// A site of unknown origin, with its name as submitted.
     pub fn site(name: &str) -> Result<Self, BadOrigin> {
-        Ok(Self { may_move: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
+        Ok(Self { is_unsettled: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
     }
 
     /// A site whose origin is known.
@@ -36,16 +36,12 @@ impl Target {
     }
 
     const fn at(candidates: Vec<Origin>, path: String) -> Self {
-        Self { candidates, path, may_move: false, enrolled: false, first: None }
+        Self { candidates, path, is_unsettled: false, enrolled: false, first: None }
     }
 
     #[must_use]
     pub fn with_first(self, first: Option<IpAddr>) -> Self {
         Self { first, ..self }
-    }
-
-    pub(super) fn settled_origin(&self) -> Option<&Origin> {
-        self.candidates.first().filter(|_| self.candidates.len() == 1 && !self.may_move)
     }
 
     pub const fn is_beacon(&self) -> bool {

@@ -5,6 +5,7 @@ use super::origin_search::settle;
 use super::*;
 use crate::net::dns::DnsError;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 use crate::testing::{
     SeenRequest, ServerAction, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, send,
     status,
