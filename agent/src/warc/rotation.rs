@@ -9,7 +9,7 @@ use rand::rngs::ChaCha8Rng;
 use super::exchange::Exchange;
 use super::member::Gzip;
 use super::names;
-use super::volume::Volume;
+use super::warc_file::Volume;
 use crate::machine::clock;
 
 /// Writes exchanges to one file after another, with functions that block the thread.

@@ -4,15 +4,18 @@ use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::read::{WarcRecord, records};
+use super::store::GONE;
 use super::*;
+use crate::config::StoreConfig;
+use crate::disk::folder::FolderError;
 use crate::testing::{files, store_config as config, stored_lines as lines};
 
 fn open(folder: &TempDir) -> Store {
