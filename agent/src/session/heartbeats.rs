@@ -7,7 +7,7 @@ use landfall_proto::v1::Welcome;
 use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
-use super::convert::duration;
+use super::convert::durations::duration;
 use crate::machine::clock::BootTime;
 
 /// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.

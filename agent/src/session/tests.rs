@@ -1,5 +1,9 @@
+use std::time::Duration;
+
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{
     BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave, MeasureOrder,
     OutcomeAck, OutcomeKind, OutcomeReport, PermitRequest, PreemptOrder, Register, SiteTarget, measure_order,
@@ -9,7 +13,12 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
+use super::opening::{SessionEnd, refused_or_broken};
+use super::schedulers::Schedulers;
+use super::work::Work;
 use super::*;
 use crate::config::StoreConfig;
 use crate::crawl::ExternalCrawler;

@@ -9,7 +9,8 @@ use landfall_proto::v1::{
     PermitRequest, Trouble,
 };
 
-use super::{duration, sentence, settled_origin, to_wire};
+use super::durations::{duration, to_wire};
+use super::sentence::sentence;
 use crate::crawl;
 use crate::disk::lease_key::LeaseKey;
 use crate::net::user_agent::{Product, UserAgent};
@@ -48,7 +49,7 @@ pub(in crate::session) struct GrantedLease {
 /// invalid.
 pub(in crate::session) fn granted(order: CrawlOrder) -> Option<GrantedLease> {
     let (site, policy) = (order.site?, order.policy?);
-    let origin = settled_origin(&site);
+    let origin = site.origin.parse().ok();
     let request_interval = duration(policy.request_interval)?;
     let shortest_interval = duration(policy.shortest_interval).unwrap_or(request_interval);
     if shortest_interval > request_interval {

@@ -9,7 +9,8 @@ use landfall_proto::v1::{
     DistanceMetric, MeasureOrder, Measurement, MeasurementFailure, MeasurementReport, Postponed, measure_order,
 };
 
-use super::{duration, sentence, settled_origin, to_wire};
+use super::durations::{duration, to_wire};
+use super::sentence::sentence;
 use crate::probe::locked_measurement::{OrderOutcome, OrderResult};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeError, ProbeOrder, Target};
@@ -35,9 +36,9 @@ pub(in crate::session) fn measurement(order: MeasureOrder) -> Result<(Target, Pr
         return Err(InvalidOrder(format!("{} samples are not in 1 to {MAX_SAMPLES}", order.samples)));
     }
     let target = match order.target {
-        Some(measure_order::Target::Site(site)) => match settled_origin(&site) {
-            Some(origin) => Ok(Target::settled(origin)),
-            None => Target::site(&site.name),
+        Some(measure_order::Target::Site(site)) => match site.origin.parse() {
+            Ok(origin) => Ok(Target::settled(origin)),
+            Err(_) => Target::site(&site.name),
         },
         Some(measure_order::Target::Beacon(beacon)) => Target::beacon(&beacon.url),
         None => return Err(InvalidOrder("the order has no target".to_owned())),

@@ -1,11 +1,16 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use data_encoding::HEXLOWER;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use sha2::{Digest, Sha256};
 use tonic::transport::Identity;
 
+use super::error::EnrolError;
+use super::token_exchange::connect;
+use super::written_files::write_atomically;
 use super::*;
+use crate::config::{Config, FILE, SchedulerUrl};
 use crate::session::endpoint::DOMAIN;
 use crate::testing::scheduler::{CREDENTIAL, TOKEN, TestScheduler};
 

@@ -1,4 +1,4 @@
-//! The crawls that are running, and how each is stopped.
+//! The crawls that are running, how each is stopped, and how many more may start.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,6 +6,11 @@ use tokio::task;
 use tokio_util::sync::CancellationToken;
 
 use crate::disk::lease_key::LeaseKey;
+
+/// Maximum number of unacknowledged outcomes in addition to one per slot. The extra outcomes are
+/// needed because the scheduler may grant a new lease before it acknowledges the outcome of the
+/// previous lease.
+const SPARE_OUTCOMES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct RunningCrawl {
@@ -42,6 +47,15 @@ impl RunningCrawls {
     /// The leases of the crawls that are not being stopped.
     pub(super) fn unstopped(&self) -> impl Iterator<Item = LeaseKey> {
         self.0.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key)
+    }
+
+    /// Number of slots in which a crawl may start, of `capacity` slots, while this many outcomes
+    /// wait to be acknowledged. A crawl that is being stopped no longer occupies a slot, because it
+    /// sends no more requests.
+    pub(super) fn free_slots(&self, capacity: usize, outcomes_waiting: usize) -> usize {
+        let going_on = self.unstopped().count();
+        let kept = capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(outcomes_waiting);
+        capacity.saturating_sub(going_on).min(kept)
     }
 
     /// Stops the crawls of a task's earlier leases, because a newer lease proves that the earlier
