@@ -2,10 +2,11 @@
 //! with the most connections, so that no peer can keep others out.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum concurrent connections. More connections are not needed. Each agent measures at most a
@@ -48,8 +49,17 @@ pub(super) struct Connection {
 }
 
 impl Connections {
+    /// Admits a connection, or drops it if there is no room for it.
+    pub(super) fn accept(&self, stream: TcpStream, peer: SocketAddr, port: u16) -> Option<(TcpStream, Connection)> {
+        let admitted = self.admit(peer.ip(), Instant::now());
+        if admitted.is_none() {
+            tracing::debug!(%peer, port, "too many connections: one was refused");
+        }
+        admitted.map(|connection| (stream, connection))
+    }
+
     /// Admits a connection if there is room for it, or if another connection can be closed for it.
-    pub(super) fn admit(&self, peer: IpAddr, now: Instant) -> Option<Connection> {
+    fn admit(&self, peer: IpAddr, now: Instant) -> Option<Connection> {
         let peer = network(peer);
         let mut table = self.table();
         if table.connections.len() >= MAX_CONNECTIONS {

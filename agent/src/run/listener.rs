@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -71,10 +71,7 @@ impl Listener {
                 }
             };
             failing = false;
-            let Some(connection) = connections.admit(peer.ip(), Instant::now()) else {
-                tracing::debug!(%peer, port = self.port, "too many connections: one was refused");
-                continue;
-            };
+            let Some((stream, connection)) = connections.accept(stream, peer, self.port) else { continue };
             let (stop, reply) = (stop.clone(), self.reply);
             tokio::spawn(async move {
                 tokio::select! {
@@ -113,6 +110,8 @@ async fn answer(stream: TcpStream, connection: &Connection, reply: Reply) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
