@@ -1,4 +1,4 @@
-//! Runs an agent.
+//! Runs an agent: its beacon, its metrics and its session.
 
 pub(crate) use start_and_stop::run;
 

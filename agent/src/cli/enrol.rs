@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::exit;
-use super::owner::{as_owner, start_command};
+use super::folder_owner::{as_owner, start_command};
 use crate::disk::folder;
 use crate::session::enrol::{Enrolment, enrol};
 

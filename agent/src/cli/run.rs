@@ -11,7 +11,7 @@ use landfall_proto::traces::Collector;
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
-use super::owner::refuse_to_run_for_another;
+use super::folder_owner::refuse_to_run_for_another;
 use super::signals::stop_on_signals;
 use crate::config::{self, Config, program};
 use crate::disk::folder;

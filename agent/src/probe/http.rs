@@ -1,5 +1,5 @@
 //! The HTTP prober's connections: opens a connection phase by phase, and sends requests on it.
-//! `probe::sampling` combines these steps.
+//! `probe::sampling` and `probe::handshakes` combine these steps.
 //!
 //! The layers (a TCP socket with a source address, TLS, an HTTP/1.1 client connection) are put
 //! together here, because a client library would hide their durations. A sample is the time from

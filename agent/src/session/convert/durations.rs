@@ -1,4 +1,4 @@
-//! Converts durations.
+//! Converts durations between the protocol and the agent.
 
 use std::time::Duration;
 
