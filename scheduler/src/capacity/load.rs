@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::fleet::Fleet;
+use super::nearest_agents::Fleet;
 use super::sites::{Sites, in_parts};
 use crate::gnp::predicted_ms;
 

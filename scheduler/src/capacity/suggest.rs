@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::agent::{Agent, AgentChange, beside};
 use super::error::CapacityError;
-use super::fleet::Fleet;
+use super::nearest_agents::Fleet;
 use super::site_split::{SiteSplit, TOP};
 use super::sites::{Sites, in_parts};
 use crate::gnp::predicted_ms;

@@ -1,5 +1,6 @@
 //! Tests predictions for fleets, by worked examples and by properties.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
