@@ -6,7 +6,9 @@ use serde::Deserialize;
 
 use crate::store::schema::retention::RetainedKind;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, value};
+use super::lease::LeaseConfig;
+use super::measure::MeasureConfig;
 use super::section::{DAY, MINUTE, Setting, YEAR, section, within};
 
 section! {
@@ -61,5 +63,22 @@ impl KeepConfig {
             RetainedKind::Enrolments => self.enrolments,
             RetainedKind::Minutes => self.minutes,
         }
+    }
+
+    /// Checks that all rows are kept for at least the life and grace of a lease, and measurements
+    /// for at least as long as they are used.
+    pub(super) fn check_life(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
+        let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
+        let all = [("keep.events", self.events)].into_iter().chain(rows);
+        let lived = lease.life + lease.grace;
+        if let Some((key, kept)) = all.into_iter().find(|(_, kept)| *kept < lived) {
+            let rule = format!("at least lease.life and lease.grace together ({})", lived.said());
+            return Err(value(key, rule, kept.said()));
+        }
+        if self.measurements < measure.site_max_age {
+            let rule = format!("at least measure.site_max_age ({})", measure.site_max_age.said());
+            return Err(value("keep.measurements", rule, self.measurements.said()));
+        }
+        Ok(())
     }
 }
