@@ -17,6 +17,7 @@ core=(
     scheduler/src/strategy.rs
     scheduler/src/strategy
     scheduler/src/plot.rs
+    scheduler/src/plot
     scheduler/src/simulate/choices.rs
     scheduler/src/simulate/crawls.rs
     scheduler/src/simulate/distribution.rs
