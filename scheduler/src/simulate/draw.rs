@@ -1,8 +1,7 @@
 //! A draw: some nodes of a matrix become agents, and all others become sites.
 //!
-//! The true round trip of a pair is the geometric mean of its round trips in both directions; if
-//! only one direction is known, it is that direction's round trip. The agents' mesh keeps the two
-//! directions separate.
+//! The agents' mesh keeps the two directions of a pair separate. A site's round trips are the true
+//! round trips of [`Matrix::truth`].
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -73,7 +72,7 @@ impl<'a> Draw<'a> {
     /// The true round trip between a site and an agent, in milliseconds; `None` if it is not in the
     /// matrix.
     pub fn truth(&self, site: usize, agent: usize) -> Option<f64> {
-        pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
+        self.matrix.truth(*self.sites.get(site)?, *self.agents.get(agent)?)
     }
 
     /// All measurements between agents, as a mesh.
@@ -105,14 +104,6 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The true round trip of a pair, in milliseconds.
-fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
-    match (matrix.millis(a, b), matrix.millis(b, a)) {
-        (Some(there), Some(back)) => Some((there * back).sqrt()),
-        (one, other) => one.or(other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -133,8 +124,6 @@ mod tests {
         assert_eq!(nodes, [0, 1, 2, 3]);
         assert_eq!(draw.agent_of(draw.agent_id(1)), Some(1));
         assert_eq!(draw.agent_of(AgentId::new(3)), None);
-        assert_eq!(pair(&matrix, 0, 1), Some(6.0));
-        assert_eq!(pair(&matrix, 0, 2), Some(5.0));
         assert_eq!(draw.measured(0, &[draw.agent_id(0)]).len(), 1);
     }
 

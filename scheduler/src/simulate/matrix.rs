@@ -1,5 +1,5 @@
-//! Reads measured round trips from a file: a comma-separated square matrix in milliseconds, plain
-//! or gzipped, without a header.
+//! Reads measured round trips from a file, and determines the true round trip of each pair. The
+//! file is a comma-separated square matrix in milliseconds, plain or gzipped, without a header.
 //!
 //! Rows are sources, columns are destinations, `nan` means not measured, and the diagonal is 0.
 //! Every error names the file and, if possible, the row and the column, counted from 1.
@@ -93,6 +93,15 @@ impl Matrix {
         let value = *self.millis.get(from * self.nodes + to)?;
         value.is_finite().then_some(value)
     }
+
+    /// The true round trip of a pair, in milliseconds: the geometric mean of its round trips in
+    /// both directions, or the round trip in the only known direction.
+    pub(super) fn truth(&self, a: usize, b: usize) -> Option<f64> {
+        match (self.millis(a, b), self.millis(b, a)) {
+            (Some(there), Some(back)) => Some((there * back).sqrt()),
+            (one, other) => one.or(other),
+        }
+    }
 }
 
 /// Parses one value. The error is a text that a message puts after the value, such as "is not a
@@ -137,6 +146,13 @@ mod tests {
         assert_eq!(matrix.millis(0, 2), None);
         assert_eq!(matrix.millis(2, 0), Some(4.0));
         assert_eq!(matrix.millis(9, 0), None);
+    }
+
+    #[test]
+    fn the_truth_of_a_pair_is_the_mean_of_its_directions_or_the_only_one_known() {
+        let matrix = parse("0,4,nan,7\n9,0,3,8\n5,nan,0,6\n1,2,3,0\n").unwrap();
+        assert_eq!(matrix.truth(0, 1), Some(6.0));
+        assert_eq!(matrix.truth(0, 2), Some(5.0));
     }
 
     #[test]
