@@ -1,18 +1,8 @@
-//! Strategies choose an agent for a task. Each strategy is a pure function.
-//!
-//! A choice depends only on the strategy, the site, the set of candidates and the seed. The order
-//! of the candidates does not matter. The caller passes only candidates that may get the task
-//! (connected, not excluded). A farther agent is never added to a strategy's candidates just
-//! because it has a free slot. Free slots matter only for the choice among the strategy's
-//! candidates.
-
-use rand::SeedableRng;
-use rand::rngs::ChaCha8Rng;
-
-use crate::model::{Fallback, FallbackCause, Strategy};
+//! Strategies choose an agent for a task. [`choose()`] applies a strategy; the folder also compares
+//! agents' queues, plans crawls, and learns from past crawls.
 
 mod candidate;
-mod choice;
+mod choose;
 pub(crate) mod explain;
 #[cfg(test)]
 mod fixture;
@@ -23,50 +13,16 @@ pub mod schedule;
 pub mod site_facts;
 pub mod uncertainty;
 
-use candidate::ordered;
 pub use candidate::{AgentLocation, Candidate, Spread, with_speeds};
-pub use choice::Choice;
+pub use choose::{choose, choose_during_alarm};
 pub use learned::explore::explored;
 pub use load::LoadLevel;
 pub use rules::anycast::choose_among_near;
+pub use rules::choice::Choice;
 pub use rules::next_candidate::{RecordedCandidate, RecordedChoice, choose_next};
 pub use schedule::crawl_duration::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds};
+pub use schedule::usual_size::usual_size;
 pub use site_facts::Site;
-
-/// Chooses an agent; `None` only if there are no candidates.
-///
-/// If a strategy's input is unknown (a distance, a position, an address), the agent is drawn at
-/// random, and `fallback` gives the cause.
-pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
-    let ordered = ordered(candidates);
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let chosen = match strategy {
-        Strategy::Random => return rules::random::choose(&ordered, &mut rng),
-        Strategy::Hash => rules::by_name::hash(site, &ordered),
-        Strategy::Kademlia => rules::by_name::kademlia(site, &ordered),
-        Strategy::Domain => rules::by_name::domain(site, &ordered),
-        Strategy::Geographic => rules::by_place::geographic(site, &ordered, &mut rng),
-        Strategy::Prefix => rules::by_place::prefix(site, &ordered, &mut rng),
-        Strategy::GnpTop(k) => rules::top_k::choose(&ordered, k.get(), &mut rng),
-        Strategy::GnpBalanced => rules::balanced::choose(&ordered, &mut rng),
-        Strategy::GnpConfirmed => return rules::confirmed::choose(&ordered, &mut rng),
-        Strategy::EarliestFinish => rules::earliest_finish::choose(site, &ordered),
-    };
-    match chosen {
-        Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
-        Err(cause) => {
-            rules::random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice })
-        }
-    }
-}
-
-/// Chooses an agent for a strategy that needs distances, while the map's alarm is on. The distances
-/// are not trusted, so the agent is drawn at random; `alarm` says why.
-pub fn choose_during_alarm(alarm: &str, candidates: &[Candidate], seed: u64) -> Option<Choice> {
-    let choice = rules::random::choose(&ordered(candidates), &mut ChaCha8Rng::seed_from_u64(seed))?;
-    let fallback = Fallback { cause: FallbackCause::UntrustedMap, said: alarm.to_owned() };
-    Some(Choice { fallback: Some(fallback), ..choice })
-}
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,6 @@
 //! crawls per slot, computed from the load level, times the agent's pace.
 
 pub mod balance;
-pub(super) mod free_slots;
 pub(super) mod level;
 mod pace;
 pub(super) mod rank;

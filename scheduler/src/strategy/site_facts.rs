@@ -1,13 +1,11 @@
 //! Holds the facts about a task's site, and converts them to the input of a strategy.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::model::AgentId;
 use crate::model::geo::Position;
 
-use super::schedule::crawl_duration::{Crawl, Work};
+use super::schedule::crawl_duration::Work;
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
@@ -49,13 +47,4 @@ impl SiteFacts {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
         Work { pages, bytes, interval: self.interval }
     }
-}
-
-/// Mean pages and bytes of crawls; `None` if there are no crawls.
-pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
-    let all = || crawls.values().flatten().map(|crawl| crawl.work);
-    let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;
-    let pages = all().map(|work| u64::from(work.pages)).sum::<u64>() / count;
-    let bytes = all().fold(0_u64, |sum, work| sum.saturating_add(work.bytes)) / count;
-    Some((u32::try_from(pages).unwrap_or(u32::MAX), bytes))
 }

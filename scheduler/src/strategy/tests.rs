@@ -9,7 +9,7 @@ use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert
 use super::fixture::candidate;
 use super::*;
 use crate::model::geo::{Direction, Position};
-use crate::model::{AgentId, FallbackCause, Rtt};
+use crate::model::{AgentId, FallbackCause, Rtt, Strategy};
 
 fn fleet(size: i64) -> Vec<Candidate> {
     (1..=size).map(|i| candidate(i, Some(f64::from(u16::try_from(i).unwrap()) * 10.0), None)).collect()

@@ -22,8 +22,8 @@ use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::preemption::{self, UnderWay};
-use crate::strategy::site_facts::{SiteFacts, usual_size};
-use crate::strategy::{speeds, with_speeds};
+use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::{speeds, usual_size, with_speeds};
 
 use super::distances::Known;
 use super::exclusions::Admission;

@@ -153,7 +153,7 @@ mod tests {
     use crate::store::leases::outcomes::OutcomeReport;
     use crate::store::measurements::quarantines;
     use crate::store::sites::verdicts;
-    use crate::strategy::site_facts::usual_size;
+    use crate::strategy::usual_size;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(mut conn: Conn) {

@@ -14,8 +14,8 @@ use rand::seq::IndexedRandom;
 
 use crate::model::Strategy;
 
+use super::choice::Choice;
 use crate::strategy::candidate::{Candidate, ordered};
-use crate::strategy::choice::Choice;
 use crate::strategy::load::rank::least;
 
 /// An agent is near if its distance is at most this multiple of the shortest distance.

@@ -14,10 +14,10 @@
 use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
 
+use super::choice::Ranked;
+use super::free_slots::draw;
 use crate::model::FallbackCause::NoDistance;
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::Ranked;
-use crate::strategy::load::free_slots::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::uncertainty::{DIFFER, variance};
 

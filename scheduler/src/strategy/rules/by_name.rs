@@ -10,9 +10,9 @@ use sha2::{Digest as _, Sha256};
 use crate::model::FallbackCause::NoSuffix;
 use crate::model::seed::spread;
 
+use super::choice::{NOBODY, Ranked, first};
+use super::free_slots::first_with_room;
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::{NOBODY, Ranked, first};
-use crate::strategy::load::free_slots::first_with_room;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::site_facts::Site;
 

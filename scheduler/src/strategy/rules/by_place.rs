@@ -8,9 +8,9 @@ use rand::rngs::ChaCha8Rng;
 use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, NothingShared};
 use crate::model::geo::Direction;
 
+use super::choice::Ranked;
+use super::free_slots::draw;
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::Ranked;
-use crate::strategy::load::free_slots::draw;
 use crate::strategy::site_facts::Site;
 
 /// Distances that differ by less than this count as equal, because positions are known only to the

@@ -10,10 +10,10 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::model::{FallbackCause, Strategy};
 
+use super::choice::Choice;
+use super::free_slots::first_with_room;
 use super::{anycast, random, top_k};
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::Choice;
-use crate::strategy::load::free_slots::first_with_room;
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///

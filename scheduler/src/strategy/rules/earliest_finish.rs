@@ -6,9 +6,9 @@
 
 use crate::model::{AgentId, Rtt};
 
+use super::choice::{Ranked, first};
 use crate::model::FallbackCause::NoDistance;
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::{Ranked, first};
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::site_facts::Site;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::model::{AgentId, Fallback, Rtt, Strategy};
 
+use super::choice::Choice;
+use super::free_slots::first_with_room;
 use crate::strategy::candidate::Candidate;
-use crate::strategy::choice::Choice;
-use crate::strategy::load::free_slots::first_with_room;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedChoice {

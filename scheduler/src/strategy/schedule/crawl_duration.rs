@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::model::{AgentId, Rtt};
-use crate::strategy::schedule;
+
+use super::slots::OVERDUE_SHARE;
 
 /// Bytes of TCP's first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
@@ -89,7 +90,7 @@ impl Work {
     /// at least a share (`OVERDUE_SHARE`) of the fetched pages is assumed to remain.
     pub fn left(&self, fetched: u32, sized: bool) -> Self {
         let pages = self.pages.max(1);
-        let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
+        let grown = Duration::from_secs(u64::from(fetched)).mul_f64(OVERDUE_SHARE).as_secs();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
         let missing = pages.saturating_sub(fetched);
         let left = if sized && missing > 0 { missing } else { missing.max(grown).max(1) };

@@ -19,9 +19,9 @@ use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::load::LISTED;
 use crate::strategy::schedule::{self, Job, PlannedSite};
-use crate::strategy::site_facts::{SiteFacts, usual_size};
+use crate::strategy::site_facts::SiteFacts;
 use crate::strategy::uncertainty;
-use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, with_speeds};
+use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, usual_size, with_speeds};
 
 use super::super::choice::{draw_seed, fallback, may_be_confirmed};
 use super::super::distances::Known;

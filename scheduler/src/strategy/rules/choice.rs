@@ -2,7 +2,7 @@
 
 use crate::model::{AgentId, Fallback, FallbackCause, Strategy};
 
-use super::candidate::Candidate;
+use crate::strategy::candidate::Candidate;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -19,7 +19,7 @@ pub struct Choice {
 pub(super) type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
 /// The fallback cause if there are no candidates. This cause is never stored, because
-/// [`super::choose`] returns no choice if there are no candidates.
+/// [`choose`](crate::strategy::choose) returns no choice if there are no candidates.
 pub(super) const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
 /// Chooses the first of `ranked`, or fails with the cause `otherwise`.

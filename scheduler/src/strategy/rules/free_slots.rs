@@ -7,7 +7,7 @@ use crate::strategy::candidate::Candidate;
 
 /// Draws with equal probability among the candidates with a free slot. If all candidates are full,
 /// draws among the candidates where the task would end first.
-pub(in crate::strategy) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
+pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
     if !open.is_empty() {
         return open.choose(rng).copied();
@@ -18,6 +18,6 @@ pub(in crate::strategy) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rn
 }
 
 /// The first of `ranked` with a free slot; if all are full, the first of `ranked`.
-pub(in crate::strategy) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
+pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
     ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
 }
