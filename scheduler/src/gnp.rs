@@ -36,10 +36,12 @@ pub mod trust;
 
 pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
 pub(crate) use distance::predicted_ms;
-pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
+pub use elect::eligibility::{ElectError, FEWEST_ELECTED, SMALL_FLEET};
 pub use elect::improve::elect_held_out;
+pub use elect::k_medoids::{ELECTION_SEED, elect};
+pub use elect::landmark_worth::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
 pub use elect::replace::replace_landmark;
-pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nominee, SMALL_FLEET, elect};
+pub use elect::{ElectedLandmark, Nominee};
 pub(crate) use embedding::is_coordinate;
 pub use embedding::projection;
 pub use embedding::quality::{AgentQuality, Quality, Residual};

@@ -11,10 +11,13 @@
 use crate::model::AgentId;
 use crate::model::stats::mean;
 
-use super::{ElectError, ElectedLandmark, ElectionCost, Nominee, Nominees};
+use super::eligibility::ElectError;
+use super::k_medoids::{ElectionCost, elect};
+use super::nominees::{Nominee, Nominees};
+use super::reason::ElectedLandmark;
+use crate::gnp::Mesh;
 use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
-use crate::gnp::{Mesh, elect};
 
 /// Maximum number of times that all swaps of a landmark for another agent are tried. In the second
 /// pass, some swaps lower the cost that did not lower it in the first pass. In a third pass, hardly

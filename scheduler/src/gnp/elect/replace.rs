@@ -3,7 +3,8 @@
 
 use crate::model::AgentId;
 
-use super::{ElectedLandmark, Nominees};
+use super::nominees::Nominees;
+use super::reason::ElectedLandmark;
 use crate::gnp::{Mesh, Nominee};
 
 /// Elects the agent of `candidates` that, together with the landmarks `kept`, has the lowest cost.
