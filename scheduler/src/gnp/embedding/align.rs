@@ -17,7 +17,7 @@ use nalgebra::{DMatrix, SVD};
 use crate::model::AgentId;
 use crate::model::stats::count;
 
-use super::{Embedding, Placement};
+use super::coordinates::{Embedding, Placement};
 
 /// The relative tolerance of the singular value decomposition.
 const PRECISION: f64 = 1e-12;

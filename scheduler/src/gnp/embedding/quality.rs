@@ -9,7 +9,7 @@ use crate::gnp::mesh::Mesh;
 use crate::model::stats::median;
 use crate::model::{AgentId, Rtt};
 
-use super::Embedding;
+use super::coordinates::Embedding;
 
 /// An agent is suspect if its median error exceeds both limits: this multiple of the median of all
 /// agents' median errors, and [`STANDS_OUT_ABOVE`].
