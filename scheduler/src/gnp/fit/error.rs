@@ -1,4 +1,6 @@
-//! Defines the reasons why no embedding can be fitted.
+//! Defines the reasons why no embedding can be fitted, and checks the landmarks and dimensions.
+
+use std::collections::BTreeSet;
 
 use crate::gnp::locate::simplex::SimplexError;
 use crate::model::AgentId;
@@ -24,4 +26,23 @@ pub enum FitError {
     Disconnected { landmark: AgentId, first: AgentId },
     #[error("fit the map")]
     Solver(#[from] SimplexError),
+}
+
+/// Checks that the landmarks differ, and are enough for this many dimensions.
+pub(in crate::gnp) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitError> {
+    let there = landmarks.len();
+    if there < 2 {
+        return Err(FitError::TooFewLandmarks { there });
+    }
+    if dimensions == 0 {
+        return Err(FitError::NoDimension);
+    }
+    if dimensions >= there {
+        return Err(FitError::TooManyDimensions { dimensions, needed: dimensions.saturating_add(1), there });
+    }
+    let mut seen = BTreeSet::new();
+    match landmarks.iter().find(|landmark| !seen.insert(**landmark)) {
+        Some(&landmark) => Err(FitError::RepeatedLandmark { landmark }),
+        None => Ok(()),
+    }
 }

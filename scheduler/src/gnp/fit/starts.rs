@@ -1,11 +1,9 @@
 //! The starting points of a fit: the classical multidimensional scaling of the distances, a
-//! randomly perturbed copy of the scaling, the landmarks' fit, and the previous embedding.
+//! randomly perturbed copy of the scaling, and the landmarks' fit.
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
-use crate::gnp::Embedding;
-use crate::gnp::embedding::align;
 use crate::gnp::locate::with_switches::Descent;
 
 use super::mds;
@@ -76,18 +74,4 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     };
     let others = measured.filled[landmarks.len()..].iter().map(nearest);
     landmarks.iter().cloned().chain(others).collect()
-}
-
-/// Returns a start with each agent of the previous embedding at its former place. A new agent
-/// starts at the former place of the nearest agent that has one. Returns `None` if the previous
-/// embedding contains none of the agents.
-pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
-    let had = |i: usize| former.placement(measured.agents[i]);
-    let place = |i: usize| {
-        let known = (0..measured.agents.len()).filter(|&j| had(j).is_some());
-        let nearest = known.min_by(|&j, &k| measured.filled[i][j].total_cmp(&measured.filled[i][k]))?;
-        let placement = had(i).or_else(|| had(nearest))?;
-        Some(align::in_dimensions(&placement.coordinate, dimensions))
-    };
-    (0..measured.agents.len()).map(place).collect()
 }
