@@ -10,7 +10,7 @@
 //! the height to zero. If the height is zero and its gradient is positive, the step does not change
 //! the height.
 
-use super::host::{Host, Model, Point};
+use super::host_cost::{Host, Model, Point};
 
 /// Maximum number of steps, successful or not.
 const MOST_STEPS: usize = 40;

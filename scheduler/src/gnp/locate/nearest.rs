@@ -7,7 +7,7 @@
 use crate::gnp::distance::round_trip;
 use crate::model::{AgentId, Rtt};
 
-use super::host::{Anchorage, LANES, Point, squares};
+use super::host_cost::{Anchorage, LANES, Point, squares};
 
 /// Number of agents found for each site.
 const NEAREST: usize = 3;

@@ -1,8 +1,69 @@
-//! Chooses the points at which the search for a host's place starts.
+//! Chooses the points at which the search for a host's place starts, and decides how many starts are
+//! tried.
 
-use crate::gnp::objective::HUBER;
+use crate::gnp::objective::{Anchor, HUBER};
 
-use super::host::{Block, Host, LANES, Point, squares};
+use super::host_cost::{Block, Host, LANES, Point, squares};
+
+/// Maximum number of agents at whose points the search starts.
+const STARTS: usize = 3;
+/// Maximum number of starts in a map that explains its own measurements well. If a host's error is
+/// nevertheless large, the search failed, not the map, so more starts are tried.
+const EXACT_STARTS: usize = 8;
+/// The cost per measurement, in squared log errors, at or above which another start is tried. An
+/// error of about 20 % has this cost.
+pub(super) const RESTART: f64 = 0.03;
+/// In a map with a small fit error, another start is tried if the host's error reaches this
+/// multiple of the fit error. In such a map, an error that would be usual in other maps is a sign
+/// of a failed search.
+const RESTART_FIT_ERRORS: f64 = 3.0;
+/// Lower bound of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %.
+/// An error of 5 % does not change the choice of an agent.
+const LEAST_RESTART: f64 = 0.0025;
+/// Maximum number of anchors at which the search with any switches starts, the nearest first.
+const MOST_ANCHORS: usize = 9;
+
+/// The cost per measurement, in squared log errors, at or above which another start is tried in a
+/// map with this fit error.
+pub(super) fn restart_cost(fit_error: f64) -> f64 {
+    (RESTART_FIT_ERRORS * fit_error).powi(2).clamp(LEAST_RESTART, RESTART)
+}
+
+/// Solves from the likeliest start, then from further starts until the result explains the
+/// measurements well.
+pub(super) fn best_of<const N: usize, E>(
+    host: &Host<'_, N>,
+    solve: impl Fn(&Point<N>) -> Result<(Point<N>, f64), E>,
+) -> Result<(Point<N>, f64), E> {
+    let [first, others @ ..] = host.starts::<STARTS>();
+    let mut best = solve(&first)?;
+    let enough = host.anchorage.restart * host.anchors();
+    let lower = |best: &mut (Point<N>, f64), starts: &[Point<N>]| -> Result<(), E> {
+        for start in starts {
+            if best.1 < enough {
+                break;
+            }
+            let found = solve(start)?;
+            if found.1 < best.1 {
+                *best = found;
+            }
+        }
+        Ok(())
+    };
+    lower(&mut best, &others)?;
+    // Ranking `EXACT_STARTS` starts is expensive, so it is done only if the first starts fail.
+    if best.1 >= enough && host.anchorage.restart < RESTART {
+        lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
+    }
+    Ok(best)
+}
+
+/// The starts of a search with any switches: the coordinates of the nearest anchors.
+pub(super) fn nearest_anchors<'a>(anchors: &[Anchor<'a>]) -> impl Iterator<Item = &'a [f64]> {
+    let mut nearest: Vec<Anchor<'a>> = anchors.to_vec();
+    nearest.sort_by(|a, b| a.measured.total_cmp(&b.measured));
+    nearest.into_iter().take(MOST_ANCHORS).map(|anchor| anchor.coordinate)
+}
 
 impl<const N: usize> Host<'_, N> {
     /// The points of the `K` agents that explain the measurements best, with new heights, the best

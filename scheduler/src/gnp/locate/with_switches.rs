@@ -1,13 +1,12 @@
-//! Places one host by its distances to fixed hosts, with any switches of the plain map. [`super`]
-//! is many times faster than this module, but supports only the default switches.
+//! Places one host by its distances to fixed hosts, with any switches of the plain map. A
+//! [`Solver`](super::solver::Solver) is many times faster than this module, but supports only the default switches.
 
-use super::host::{PRIOR, PRIOR_REACH};
+use super::host_cost::{PRIOR, PRIOR_REACH};
 use super::simplex::{SimplexError, StopRule, minimise};
-use crate::gnp::PlainSwitches;
-use crate::gnp::objective::{Anchor, Loss, softening};
+use super::starts::nearest_anchors;
+use crate::gnp::objective::{Anchor, Loss, rms_relative_error, softening};
+use crate::gnp::{Embedding, PlainSwitches};
 
-/// Maximum number of anchors at which the search starts, the nearest first.
-const STARTS: usize = 9;
 /// The step length of the first simplex, as a share of the map's scale (the median distance).
 const STEP: f64 = 0.1;
 /// The stopping rule allows many steps, because Ng and Zhang's cost is flat near its minimum.
@@ -58,11 +57,9 @@ pub(in crate::gnp) fn place(
     let cost = |host: &[f64]| {
         descent.loss.of(host, anchors, softening) + agents.map_or(0.0, |agents| prior(host, agents, descent.scale))
     };
-    let mut nearest: Vec<&Anchor<'_>> = anchors.iter().collect();
-    nearest.sort_by(|a, b| a.measured.total_cmp(&b.measured));
     let mut best: Option<(f64, Vec<f64>)> = None;
-    for anchor in nearest.into_iter().take(STARTS) {
-        let mut found = descent.minimise(cost, anchor.coordinate, STEP, STOP)?;
+    for start in nearest_anchors(anchors) {
+        let mut found = descent.minimise(cost, start, STEP, STOP)?;
         if let Some(height) = found.last_mut() {
             *height = height.abs();
         }
@@ -72,6 +69,18 @@ pub(in crate::gnp) fn place(
         }
     }
     Ok(best.map(|(_, point)| point).unwrap_or_default())
+}
+
+/// Returns the coordinate and the fit error of a host, with any switches. `measured` contains
+/// pairs of an agent's index and a round trip in milliseconds.
+pub(super) fn place_host(embedding: &Embedding, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
+    let agents: Vec<&[f64]> = embedding.agents().values().map(|placement| placement.coordinate.as_slice()).collect();
+    let anchors: Vec<Anchor<'_>> =
+        measured.iter().map(|&(agent, measured)| Anchor { coordinate: agents[agent], measured }).collect();
+    let near = embedding.switches().prior.then_some(agents.as_slice());
+    let coordinate = place(&anchors, near, Descent::of(embedding.switches(), embedding.scale()))?;
+    let fit_error = rms_relative_error(&coordinate, &anchors);
+    Ok((coordinate, fit_error))
 }
 
 fn prior(host: &[f64], agents: &[&[f64]], scale: f64) -> f64 {
