@@ -13,9 +13,13 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use crate::model::stats::count;
 
-use super::gauss_newton::{LaidOut, reach};
+use super::gauss_newton::reach;
 use super::kriging::Kriging;
+use super::layout::LaidOut;
 
+/// Points per cloud. Four times as many points change the median error of predictions by less than
+/// 2 %.
+pub(super) const PARTICLES: usize = 3_000;
 /// Least and greatest width of the normal distribution of a point's step from its agent, as shares
 /// of the scale (the median measured distance).
 const WIDTH: (f64, f64) = (0.02, 1.2);

@@ -1,7 +1,8 @@
 //! Selects the confirmers of a site: the agents whose measurements are expected to give the
 //! greatest reduction in the site's distance to the nearest agent that has measured it.
 
-use super::posterior::{Posterior, WeightedPoints};
+use super::posterior::Posterior;
+use super::weighted_points::WeightedPoints;
 use crate::model::AgentId;
 use crate::model::stats::count;
 

@@ -9,9 +9,9 @@ use crate::gnp::fit::Measured;
 use crate::model::stats::count;
 
 use super::cloud::{Cloud, UncorrectedPoints};
-use super::gauss_newton::{LaidOut, Layout, SINGLE_DIMENSION, SOFTENING};
 use super::kriging::{CONSTANTS, Constants, Kriging};
-use super::posterior::WeightedPoints;
+use super::layout::{LaidOut, Layout, SINGLE_DIMENSION, SOFTENING};
+use super::weighted_points::WeightedPoints;
 
 /// Points of a held-out agent's cloud. Comparing sets of constants or of landmarks needs fewer
 /// points than predicting for sites.

@@ -13,9 +13,9 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-use super::gauss_newton::LaidOut;
 use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
+use super::layout::LaidOut;
 
 /// The penalties to choose from, as shares of the map's scale (the median measured distance). With
 /// a penalty greater than all of these, the nearest landmark would always be chosen.
