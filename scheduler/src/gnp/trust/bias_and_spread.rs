@@ -10,6 +10,9 @@ use crate::model::stats::{count, median};
 
 use super::finding::{Kind, Trust};
 
+/// Minimum number of measurements needed to locate a host, and of log ratios needed to judge an
+/// agent.
+pub(super) const FEWEST: usize = 3;
 /// Factor that converts the median absolute deviation (MAD) of normal values to their
 /// standard deviation.
 const MAD_SCALE: f64 = 1.4826;

@@ -15,8 +15,9 @@ use crate::gnp::{FEWEST_LANDMARKS, Prediction, Refined};
 use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 
-use super::bias_limits::ReportBias;
-use super::evidence::{claims, log_ratio};
+use super::bias_and_spread::ReportBias;
+use super::evidence::log_ratio;
+use super::reason::claims;
 
 /// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
 /// than this many standard deviations.

@@ -1,6 +1,9 @@
-//! Defines what a judgement finds about an agent: the kind of evidence, the trust and the reason.
+//! Defines what a judgement finds about an agent: the kind of evidence, the trust and the reason; and
+//! holds the findings on all agents.
 
-use crate::model::words;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{AgentId, words};
 
 words!(
     /// The kind of evidence for which an agent is quarantined.
@@ -37,4 +40,38 @@ pub struct Finding {
     pub trust: Trust,
     /// The reason, with figures, for display.
     pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetTrust {
+    pub(super) findings: BTreeMap<AgentId, Finding>,
+    /// For each agent, the kinds of evidence that sufficed to judge it.
+    pub(super) heard: BTreeMap<AgentId, BTreeSet<Kind>>,
+    pub(super) landmarks: Vec<AgentId>,
+}
+
+impl FleetTrust {
+    /// The finding on an agent; `None` if the agent is trusted.
+    pub fn finding(&self, agent: AgentId) -> Option<&Finding> {
+        self.findings.get(&agent)
+    }
+
+    /// All doubtful agents, with their findings.
+    pub const fn findings(&self) -> &BTreeMap<AgentId, Finding> {
+        &self.findings
+    }
+
+    pub fn trust(&self, agent: AgentId) -> Trust {
+        self.finding(agent).map_or(Trust::Trusted, |finding| finding.trust)
+    }
+
+    /// Whether there was enough evidence of this kind to judge the agent.
+    pub fn heard(&self, agent: AgentId, kind: Kind) -> bool {
+        self.heard.get(&agent).is_some_and(|kinds| kinds.contains(&kind))
+    }
+
+    pub fn quarantined(&self) -> BTreeSet<AgentId> {
+        let held = self.findings.iter().filter(|(_, finding)| finding.trust == Trust::Quarantined);
+        held.map(|(&agent, _)| agent).collect()
+    }
 }

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use super::FleetTrust;
-use super::finding::{Kind, Trust};
+use super::finding::{FleetTrust, Kind, Trust};
 use crate::model::AgentId;
 
 /// Number of consecutive judgements that must find an agent consistent, each from newer

@@ -4,9 +4,12 @@ use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, propte
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
-use crate::gnp::Mesh;
 use crate::gnp::fixture::rtt;
+use crate::gnp::{Mesh, fit};
+use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
