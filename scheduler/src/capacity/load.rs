@@ -31,8 +31,8 @@ pub struct FleetPrediction {
     pub mean_ms: f64,
     /// The `busy` time of the busiest agent: the earliest time by which all crawls can end.
     pub makespan: Duration,
-    /// The load of each agent, in the order of the argument `agents` of [`compare`](super::compare); `None` for an
-    /// agent outside the fleet.
+    /// The load of each agent, in the order of the argument `agents` of
+    /// [`compare`](super::compare); `None` for an agent outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 

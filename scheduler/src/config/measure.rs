@@ -31,8 +31,8 @@ section! {
         /// Samples of a site before a landmark may stop early, 1 to 100. If this is `site_samples`
         /// or more, a landmark never stops early.
         site_least_samples: u32 = 3, 1..=100;
-        /// Number of samples that an agent takes of another agent's beacon, 1 to 100. Politeness sets
-        /// no limit, because beacons are our own.
+        /// Number of samples that an agent takes of another agent's beacon, 1 to 100. Politeness
+        /// sets no limit, because beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
         /// Minimum time between two probes of a site, even by different landmarks, at least 100 ms;
         /// 1 s is polite.

@@ -1,4 +1,5 @@
-//! An embedding: the coordinates of one fit. The folder also aligns, judges and projects embeddings.
+//! An embedding: the coordinates of one fit. The folder also aligns, judges and projects
+//! embeddings.
 
 pub(super) mod align;
 mod coordinates;

@@ -16,11 +16,6 @@
 //! spread exceeds a fixed limit and is also an outlier among the agents' values. The fixed limit
 //! alone would not suffice, because networks differ in how symmetric they are. A bias must also be
 //! several times as large as its own standard error.
-//!
-//! If two agents contradict each other, their pairs with other agents show which of the two is
-//! wrong. An agent that reports false measurements also makes honest agents look worse, so the
-//! worst agent is set aside, and all other agents are judged without it. At the end, the agents set
-//! aside are judged again, against the remaining agents.
 
 mod alarm;
 mod asymmetry;

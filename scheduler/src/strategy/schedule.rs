@@ -1,5 +1,5 @@
-//! Plans many sites together for `earliest-finish`: which agent crawls which site, in what order, and
-//! how long each crawl takes.
+//! Plans many sites together for `earliest-finish`: which agent crawls which site, in what order,
+//! and how long each crawl takes.
 
 mod cost;
 pub(super) mod crawl_duration;

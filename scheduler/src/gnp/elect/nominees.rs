@@ -1,4 +1,5 @@
-//! Holds the agents that may become landmarks, their distances, and the cost of electing some of them.
+//! Holds the agents that may become landmarks, their distances, and the cost of electing some of
+//! them.
 
 use std::collections::BTreeMap;
 

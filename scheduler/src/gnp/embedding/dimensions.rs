@@ -12,8 +12,8 @@ pub fn default_dimensions(landmarks: usize) -> usize {
     landmarks.saturating_sub(1).min(MOST_DIMENSIONS)
 }
 
-/// The number of dimensions of a fit. `requested` is the operator's choice; `None` means the default
-/// number. A fit needs one more landmark than it has dimensions.
+/// The number of dimensions of a fit. `requested` is the operator's choice; `None` means the
+/// default number. A fit needs one more landmark than it has dimensions.
 pub fn dimensions_of_fit(landmarks: usize, requested: Option<usize>) -> usize {
     requested.unwrap_or_else(|| default_dimensions(landmarks)).min(landmarks.saturating_sub(1))
 }

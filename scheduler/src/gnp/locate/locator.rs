@@ -1,5 +1,5 @@
-//! Prepares an embedding for locating hosts by the agents' measurements, and for finding the nearest
-//! agents of hosts.
+//! Prepares an embedding for locating hosts by the agents' measurements, and for finding the
+//! nearest agents of hosts.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,5 @@
-//! The two methods that search for a host's place: the simplex, and Levenberg and Marquardt's method.
+//! The two methods that search for a host's place: the simplex, and Levenberg and Marquardt's
+//! method.
 
 use std::convert::Infallible;
 

@@ -1,5 +1,5 @@
-//! Chooses the points at which the search for a host's place starts, and decides how many starts are
-//! tried.
+//! Chooses the points at which the search for a host's place starts, and decides how many starts
+//! are tried.
 
 use crate::gnp::objective::{Anchor, HUBER};
 

@@ -1,5 +1,6 @@
 //! Places one host by its distances to fixed hosts, with any switches of the plain map. A
-//! [`Solver`](super::solver::Solver) is many times faster than this module, but supports only the default switches.
+//! [`Solver`](super::solver::Solver) is many times faster than this module, but supports only the
+//! default switches.
 
 use super::host_cost::{PRIOR, PRIOR_REACH};
 use super::simplex::{SimplexError, StopRule, minimise};

@@ -1,5 +1,5 @@
-//! Moves the agents of a layout to better places: minimises the robust log error over the whole mesh
-//! by the Gauss–Newton method.
+//! Moves the agents of a layout to better places: minimises the robust log error over the whole
+//! mesh by the Gauss–Newton method.
 //!
 //! Like the plain fit, the method moves one agent at a time while all others are fixed. Unlike the
 //! plain fit, the method uses damped Gauss–Newton steps with analytic derivatives instead of the

@@ -1,5 +1,5 @@
-//! Builds the refined map of one epoch: for each number of dimensions the layout, the kriging and the
-//! cloud, and one prediction penalty.
+//! Builds the refined map of one epoch: for each number of dimensions the layout, the kriging and
+//! the cloud, and one prediction penalty.
 
 use std::collections::BTreeMap;
 

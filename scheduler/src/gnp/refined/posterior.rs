@@ -1,5 +1,5 @@
-//! The posterior of one site: predicts the site's distances to all agents from the weighted points of
-//! all layers.
+//! The posterior of one site: predicts the site's distances to all agents from the weighted points
+//! of all layers.
 
 use crate::gnp::LocateError;
 use crate::gnp::distance::round_trip;

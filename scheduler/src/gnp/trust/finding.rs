@@ -1,5 +1,5 @@
-//! Defines what a judgement finds about an agent: the kind of evidence, the trust and the reason; and
-//! holds the findings on all agents.
+//! Defines what a judgement finds about an agent: the kind of evidence, the trust and the reason;
+//! and holds the findings on all agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Compares an agent's measurements of other agents with the map, on which the agent is located by the
-//! other agents' measurements alone.
+//! Compares an agent's measurements of other agents with the map, on which the agent is located by
+//! the other agents' measurements alone.
 
 use crate::gnp::Embedding;
 use crate::model::{AgentId, Rtt};

@@ -29,8 +29,8 @@ pub(super) struct TrustEvaluation<'a> {
 }
 
 impl<'a> TrustEvaluation<'a> {
-    /// Checks one kind of evidence after another. Also returns the last map; `None` if no map can be
-    /// fitted.
+    /// Checks one kind of evidence after another. Also returns the last map; `None` if no map can
+    /// be fitted.
     pub(super) fn of(evidence: &'a TrustEvidence<'a>) -> (Self, Option<Embedding>) {
         let mut evaluation = Self { remaining: RemainingEvidence::new(evidence), proven: BTreeMap::new() };
         evaluation.check_light();

@@ -1,5 +1,5 @@
-//! Learns from crawls by how much the map errs for each agent, and by how much pages take longer than
-//! probes.
+//! Learns from crawls by how much the map errs for each agent, and by how much pages take longer
+//! than probes.
 
 use std::collections::HashMap;
 
