@@ -1,4 +1,5 @@
-//! Strategies choose an agent for a task. Each strategy is a pure function.
+//! Chooses an agent for a task by the batch's strategy, or at random if the strategy's input is
+//! unknown or not trusted. Each strategy is a pure function.
 //!
 //! A choice depends only on the strategy, the site, the set of candidates and the seed. The order
 //! of the candidates does not matter. The caller passes only candidates that may get the task
