@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::model::stats;
 
-use super::{count, megabytes_per_minute, per_minute, seconds};
+use super::rates::{count, megabytes_per_minute, per_minute, seconds};
 
 /// Fractional numbers of pages and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::duration_distribution::{BegunCrawl, DurationDistribution};
-use super::{count, seconds};
+use super::rates::{LONGEST, count, seconds};
 
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
 /// until it includes this number of ended crawls.
@@ -186,7 +186,7 @@ struct UnendedCrawls<'a> {
 impl UnendedCrawls<'_> {
     /// The time in seconds within which all crawls end with a probability of one half.
     fn median_s(&self) -> f64 {
-        let longest = super::LONGEST.as_secs_f64();
+        let longest = LONGEST.as_secs_f64();
         let mut late = 1e-3;
         while !self.all_end_within(late) && late < longest {
             late *= 2.0;
@@ -219,7 +219,6 @@ impl UnendedCrawls<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::LONGEST;
     use super::*;
 
     fn secs(seconds: f64) -> Duration {
