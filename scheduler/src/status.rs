@@ -9,6 +9,5 @@ mod fleet;
 pub use attention::{Attention, AttentionKind, attention};
 pub use facts::{
     AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, SchedulerStatus, Status,
-    UNMET_COUNTED,
 };
 pub use fleet::FleetSummary;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status, UNMET_COUNTED};
+use super::facts::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status};
 use crate::gnp::{FEWEST_LANDMARKS, SMALL_FLEET};
 use crate::model::service::ServiceState;
 use crate::model::size::readable;
@@ -230,7 +230,7 @@ fn sites(status: &Status) -> Vec<Attention> {
         found.push(Attention::new(AttentionKind::OpenCircuits, count(open), message, "landfall sites circuits"));
     }
     for batch in status.batches.iter().filter(|batch| batch.unmet > 0) {
-        let at_least = if batch.unmet >= UNMET_COUNTED { "at least " } else { "" };
+        let at_least = if batch.more_unmet { "at least " } else { "" };
         let sites = if batch.unmet == 1 { "site" } else { "sites" };
         let message =
             format!("no agent that accepts work may crawl {at_least}{} {sites} of batch {}", batch.unmet, batch.name);
@@ -387,6 +387,7 @@ mod tests {
             failed: 0,
             crawling: 0,
             unmet,
+            more_unmet: false,
             sites_per_minute: None,
             megabytes_per_minute: None,
             idle: Duration::ZERO,
@@ -526,7 +527,7 @@ mod tests {
         ),
         (
             "no-eligible-agent",
-            |status| status.batches = vec![batch("autumn", UNMET_COUNTED)],
+            |status| status.batches = vec![BatchStatus { more_unmet: true, ..batch("autumn", 10_000) }],
             "no agent that accepts work may crawl at least 10000 sites of batch autumn",
             "landfall batches show autumn",
         ),

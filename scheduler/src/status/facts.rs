@@ -128,8 +128,10 @@ pub struct BatchStatus {
     pub failed: u64,
     /// Number of sites that are being crawled.
     pub crawling: u64,
-    /// Number of sites that no agent may crawl, up to [`UNMET_COUNTED`].
+    /// Number of sites that no agent may crawl. Not all are counted if there are very many.
     pub unmet: u64,
+    /// Whether counting stopped at `unmet`, so that more sites may be unmet.
+    pub more_unmet: bool,
     /// Crawls that ended per minute, over the last few minutes; `None` if no crawl ended.
     pub sites_per_minute: Option<f64>,
     /// Megabytes (10^6 bytes) per minute, fetched by the crawls that `sites_per_minute` counts.
@@ -142,7 +144,3 @@ pub struct BatchStatus {
     /// The remaining time; `None` while it is being computed.
     pub estimate: Option<Estimate>,
 }
-
-/// Sites that no agent may crawl are counted only up to this number. Counting all of them would
-/// take too long, because a batch may have a million sites.
-pub const UNMET_COUNTED: u64 = 10_000;

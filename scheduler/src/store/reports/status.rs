@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 
 use crate::model::service::ServiceFacts;
-use crate::status::{AgentStatus, BatchStatus, DatabaseStatus, LandmarkStatus, MapStatus, Status, UNMET_COUNTED};
+use crate::status::{AgentStatus, BatchStatus, DatabaseStatus, LandmarkStatus, MapStatus, Status};
 use crate::throughput::{self, RATE_WINDOW};
 
 use crate::store::agents::enrolments;
@@ -16,6 +16,10 @@ use crate::store::schedulers::{self, disk};
 use crate::store::sites::open_circuits;
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, settings};
+
+/// Sites that no agent may crawl are counted only up to this number. Counting all of them would
+/// take too long, because a batch may have a million sites.
+const UNMET_COUNTED: u64 = 10_000;
 
 /// The state of the system, with at most `batches` batches. Run in a transaction in which all
 /// statements see one snapshot.
@@ -116,6 +120,7 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                 failed: row.failed.0,
                 crawling: row.leased.0,
                 unmet: row.unmet.0,
+                more_unmet: row.unmet.0 >= UNMET_COUNTED,
                 sites_per_minute: per_minute(row.crawls),
                 megabytes_per_minute: per_minute(row.bytes / throughput::BYTES_PER_MEGABYTE),
                 idle: row.idle.0,
