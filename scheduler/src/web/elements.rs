@@ -1,7 +1,5 @@
 //! Elements that several pages use: sections, tables, charts, bars and paths.
 
-use landfall_proto::json::{moment, rfc3339};
-use landfall_proto::v1::Event;
 use maud::{Markup, html};
 
 use crate::cli::output::table::main_columns;
@@ -93,19 +91,6 @@ pub(super) fn path(head: &str, name: &str) -> String {
     let escaped =
         name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });
     format!("{head}{}", escaped.collect::<String>())
-}
-
-/// A list of events, the newest first.
-pub(super) fn events(events: &[Event]) -> Markup {
-    html! {
-        @if events.is_empty() { p { "There are no events." } }
-        ul.events { @for event in events.iter().rev() { li {
-            @if let Some(at) = moment(event.at) { time datetime=(rfc3339(at)) { (view().when(event.at)) } " " }
-            b { (event.noun) " " (event.what) }
-            @if !event.site.is_empty() { " " a href=(path("/site?name=", &event.site)) { (event.site) } }
-            @if !event.cause.is_empty() { span.soft { " " (event.cause) } }
-        } } }
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Draws the map from its data.
+//! Draws the page of the map: the controls, the embedding in a plane or the known positions on the
+//! globe, and the caption.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +8,30 @@ use maud::{Markup, html};
 use crate::cli::output::number;
 use crate::model::stats::count;
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
-use crate::web::elements::{self, float};
+use crate::web::Web;
+use crate::web::elements::{self, float, section};
+use crate::web::error::PageError;
+use crate::web::page_frame::Page;
 
-use super::data::{MapAgent, MapData};
+use super::data::{MapAgent, MapData, read};
+
+pub(in crate::web::pages) async fn page(web: &Web, epoch: &str, globe: bool) -> Result<Page, PageError> {
+    let map = read(web, epoch).await?;
+    let plane = if globe { Plane::Globe } else { Plane::Network };
+    let live = html! {
+        @match map.epoch {
+            None => (section("No map yet", &html! { p { "The map is fitted when enough agents have measured each other: " code { "landfall status" } } })),
+            Some(_) => {
+                (controls(&map, globe))
+                (section(if globe { "By known position" } else { "By network distance" }, &figure(&map, plane)))
+            }
+        }
+    };
+    Ok(Page { title: "Map".to_owned(), section: "/map", actions: html! {}, live })
+}
 
 /// The controls for the epoch and the view. They also work without scripts.
-pub(super) fn controls(map: &MapData, globe: bool) -> Markup {
+fn controls(map: &MapData, globe: bool) -> Markup {
     let epoch = map.epoch.unwrap_or_default();
     let at = map.epochs.iter().position(|known| *known == epoch).unwrap_or_default();
     let last = map.epochs.len().saturating_sub(1);
@@ -46,7 +65,7 @@ fn groups(map: &MapData) -> Groups {
     }))
 }
 
-pub(super) fn figure(map: &MapData, plane: Plane) -> Markup {
+fn figure(map: &MapData, plane: Plane) -> Markup {
     let at = |near: [f64; 2], (north, east): (Option<f64>, Option<f64>)| match plane {
         Plane::Network => Some(near),
         Plane::Globe => Some([east?, north?]),

@@ -1,12 +1,13 @@
-//! The struct `EpochErrors` keeps the errors of one map, because they take long to compute.
+//! Computes how far a map's distances are off for each agent's pairs, and keeps these errors, because
+//! they take long to compute.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::data::MapResidual;
 use crate::gnp::{Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::store::agents::AgentPosition;
@@ -18,6 +19,14 @@ use crate::web::error::PageError;
 const FRESH: Duration = Duration::from_secs(60);
 /// Number of pairs that an agent's tooltip names: those with the largest errors.
 const WORST: usize = 3;
+
+/// A pair's measured and predicted round trip.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct MapResidual {
+    pub(super) agent: String,
+    pub(super) measured_ms: f64,
+    pub(super) predicted_ms: f64,
+}
 
 type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
 
