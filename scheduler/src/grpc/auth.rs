@@ -1,13 +1,15 @@
-//! Authenticates the operator by token and agents by credential.
+//! Decides which calls need the operator's token, an agent's credential or neither, and checks both.
 //!
 //! A token or credential is sent as `authorization: Bearer SECRET`. Only hashes of secrets are
 //! stored and compared. The gate checks the secret before any handler runs, and stores the caller
 //! in the request's extensions.
 
 use chrono::{DateTime, Utc};
+use landfall_proto::v1::agent_service_server;
 use sqlx::PgConnection;
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
+use tonic_health::pb::health_server;
 
 use crate::machine::secret::SecretHash;
 use crate::store::agents::{self, CredentialHolder};
@@ -30,6 +32,27 @@ pub(crate) enum AuthError {
     Replaced { name: String, at: DateTime<Utc> },
     #[error("look up a credential")]
     Store(#[from] store::Error),
+}
+
+/// Who may make a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AllowedCallers {
+    Anybody,
+    Agents,
+    Operator,
+}
+
+impl AllowedCallers {
+    /// Who may call an rpc. An rpc that is not listed here is only for the operator, so a new
+    /// service is closed by default.
+    pub(super) fn of(path: &str) -> Self {
+        match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
+            // An agent that enrols has no credential yet; its request contains an enrolment token.
+            Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
+            Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
+            _ => Self::Operator,
+        }
+    }
 }
 
 /// Whether a path leads to a page rather than to a gRPC service. The first part of a path contains

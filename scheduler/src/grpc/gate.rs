@@ -4,14 +4,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use landfall_proto::v1::agent_service_server;
 use sqlx::PgPool;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
-use tonic_health::pb::health_server;
 use tower::Service;
 
+use super::auth::AllowedCallers;
 use super::wrong_tokens::{WrongTokens, peer};
 use super::{auth, errors};
 use crate::Scheduler;
@@ -66,27 +65,6 @@ where
             let answered = wakes.database.while_it_answers(answering).await;
             answered.unwrap_or_else(|| Ok(errors::away().into_http()))
         })
-    }
-}
-
-/// Who may make a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AllowedCallers {
-    Anybody,
-    Agents,
-    Operator,
-}
-
-impl AllowedCallers {
-    /// Who may call an rpc. An rpc that is not listed here is only for the operator, so a new
-    /// service is closed by default.
-    fn of(path: &str) -> Self {
-        match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            // An agent that enrols has no credential yet; its request contains an enrolment token.
-            Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
-            Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
-            _ => Self::Operator,
-        }
     }
 }
 
