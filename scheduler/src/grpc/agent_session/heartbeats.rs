@@ -6,11 +6,15 @@ use std::time::Duration;
 use landfall_proto::v1;
 use tonic::Status;
 
-use super::convert;
-use super::session::Session;
+use super::message_fields::{clip, respond};
+use super::registration::MAX_CAPACITY;
+use super::session_state::Session;
+use crate::grpc::operator::convert::moment;
+use crate::status::DiskSpace;
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::agents::sessions;
+use crate::store::agents::sessions::{self, MachineReport};
+use crate::store::assignments::loads::ReportedLoad;
 
 /// Maximum number of heartbeats that an agent can have sent since its session was opened. An agent
 /// varies its interval by up to a fifth. The maximum is twice the regular number plus four, which
@@ -31,8 +35,8 @@ impl Session {
             refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail).await?;
             return Err(Status::invalid_argument(detail));
         }
-        let renewed = sessions::renew(&mut conn, self.session, lifetime, convert::machine(&heartbeat)).await?;
-        store::assignments::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
+        let renewed = sessions::renew(&mut conn, self.session, lifetime, machine(&heartbeat)).await?;
+        store::assignments::loads::record(&mut conn, self.session, said(&heartbeat)).await?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
         }
@@ -46,13 +50,13 @@ impl Session {
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
-        self.send(convert::heartbeat_ack(heartbeat.sequence)).await
+        self.send(heartbeat_ack(heartbeat.sequence)).await
     }
 
     /// Records when the agent stops taking leases, so that its waiting tasks go to other agents,
     /// and when it takes leases again, so that it gets new work.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
-        let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
+        let reason = Some(clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
         // Only the start and the end of a pause are logged, because the reason may change with
         // every heartbeat. For example, the text about a full disk contains the free space.
@@ -66,6 +70,25 @@ impl Session {
         self.paused = said;
         Ok(())
     }
+}
+
+/// The load that a heartbeat reports; `None` if the heartbeat lacks the field `free_slots`.
+fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
+    let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
+    Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
+}
+
+/// The facts that a heartbeat reports about the agent's machine.
+fn machine(heartbeat: &v1::Heartbeat) -> MachineReport {
+    let disk = heartbeat.disk_free_bytes.zip(heartbeat.disk_size_bytes);
+    MachineReport {
+        sent_at: heartbeat.sent_at.and_then(moment),
+        disk: disk.map(|(free, size)| DiskSpace { free, size }),
+    }
+}
+
+fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Heartbeat(v1::HeartbeatAck { sequence }))
 }
 
 #[cfg(test)]
@@ -87,5 +110,13 @@ mod tests {
             2_000_000_004,
             "no interval is no division by it"
         );
+    }
+
+    #[test]
+    fn a_time_that_postgres_does_not_store_is_unknown() {
+        let times = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let beat = |sent_at| machine(&v1::Heartbeat { sent_at, ..v1::Heartbeat::default() }).sent_at;
+        assert!(beat(times(-8_000_000_000_000)).is_none() && beat(times(i64::MAX)).is_none());
+        assert!(beat(times(0)).is_some());
     }
 }

@@ -3,15 +3,20 @@
 
 use std::collections::HashMap;
 
+use landfall_proto::v1;
 use tonic::Status;
 
-use super::convert;
-use super::session::Session;
-use crate::model::TaskId;
+use super::message_fields::respond;
+use super::session_state::Session;
+use crate::config::{ConfirmConfig, MeasureConfig};
+use crate::grpc::operator::convert::duration;
+use crate::model::{LeaseToken, PolicyRequest, TaskId};
 use crate::store;
 use crate::store::agents::sessions;
-use crate::store::leases::{self, Grant, checkpoints, preemptions};
-use crate::store::measurements::orders;
+use crate::store::leases::preemptions::{self, PreemptionOrder};
+use crate::store::leases::{self, Grant, checkpoints};
+use crate::store::measurements::orders::{self, Order, OrderTarget};
+use crate::strategy::explain;
 
 /// Maximum number of checkpoints in memory at the same time. Each checkpoint has up to 1 MiB.
 const CHECKPOINTS_AT_ONCE: usize = 8;
@@ -50,14 +55,14 @@ impl Session {
         store::commit(tx).await?;
         // Revocations are sent first, because each revocation frees a slot for a new lease.
         for (task, token) in revoked {
-            self.send(convert::cancel_order(task, token)).await?;
+            self.send(cancel_order(task, token)).await?;
         }
         for order in preempted {
-            self.send(convert::preempt_order(&order)).await?;
+            self.send(preempt_order(&order)).await?;
         }
         for order in orders {
             let config = &self.scheduler.config;
-            self.send(convert::measure_order(order, &config.measure, &config.confirm)).await?;
+            self.send(measure_order(order, &config.measure, &config.confirm)).await?;
         }
         self.send_orders(grants).await
     }
@@ -73,7 +78,7 @@ impl Session {
             for grant in some {
                 let state = states.remove(&grant.task).unwrap_or_default();
                 let last_pages = pages.get(&grant.task).copied();
-                self.send(convert::crawl_order(grant, state, last_pages)).await?;
+                self.send(crawl_order(grant, state, last_pages)).await?;
             }
         }
         Ok(())
@@ -99,4 +104,66 @@ impl Session {
         }
         Ok(store::leases::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
     }
+}
+
+fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
+}
+
+fn preempt_order(preempt: &PreemptionOrder) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Preempt(v1::PreemptOrder {
+        task_id: preempt.task.get(),
+        token: preempt.token.get(),
+        reason: explain::ends_sooner(&preempt.to, preempt.there, preempt.here),
+    }))
+}
+
+/// The crawl order for a granted lease. `checkpoint` is the crawl's progress, or empty if the crawl
+/// has not begun. `last_pages` is the number of pages in the site's last crawl.
+fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
+        task_id: grant.task.get(),
+        token: grant.token.get(),
+        site: Some(v1::SiteTarget {
+            site_id: grant.site.get(),
+            name: grant.name,
+            origin: grant.origin.unwrap_or_default(),
+        }),
+        // Agents do not need the recrawl interval.
+        policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
+        checkpoint,
+        last_pages,
+    }))
+}
+
+fn measure_order(order: Order, config: &MeasureConfig, confirm: &ConfirmConfig) -> v1::SessionResponse {
+    let common = v1::MeasureOrder {
+        order_id: order.id.get(),
+        timeout: Some(duration(config.sample_timeout)),
+        metric: v1::DistanceMetric::from(config.metric).into(),
+        ..v1::MeasureOrder::default()
+    };
+    let order = match order.target {
+        OrderTarget::Site { id, name, origin, locked, may_share } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
+                site_id: id.get(),
+                name,
+                origin: origin.unwrap_or_default(),
+            })),
+            samples: if order.confirming { confirm.samples } else { config.site_samples },
+            interval: Some(duration(config.site_interval)),
+            least_samples: Some(config.site_least_samples),
+            share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
+            resolve_only: locked.is_none(),
+            address: locked.map(|address| address.to_string()).unwrap_or_default(),
+            ..common
+        },
+        OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url })),
+            samples: config.mesh_samples,
+            interval: Some(duration(config.mesh_interval)),
+            ..common
+        },
+    };
+    respond(v1::session_response::Message::Measure(order))
 }

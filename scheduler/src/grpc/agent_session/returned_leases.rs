@@ -6,8 +6,10 @@ use landfall_proto::v1;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::convert;
-use super::session::Session;
+use super::message_fields::{LONGEST_PAUSE, clip, lease_key};
+use super::session_state::Session;
+use crate::grpc::operator::convert::plain;
+use crate::model::{LeaseToken, TaskId};
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, preemptions};
@@ -17,9 +19,20 @@ use crate::store::schema::restores;
 /// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
+/// A parsed message with which an agent returns a lease.
+#[derive(Debug)]
+struct Released {
+    task: TaskId,
+    token: LeaseToken,
+    /// The error with which the crawl crashed, if it crashed.
+    crash: Option<String>,
+    /// The pause that the site requested; always `None` after a crash.
+    pause: Option<Duration>,
+}
+
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
-        let convert::Released { task, token, crash, pause } = convert::release(release);
+        let Released { task, token, crash, pause } = released_by(release);
         let most = self.scheduler.config.lease.max_crashes;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let asked_for =
@@ -57,4 +70,11 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn released_by(release: v1::LeaseRelease) -> Released {
+    let (task, token) = lease_key(release.task_id, release.token);
+    let crash = Some(clip(release.crash)).filter(|crash| !crash.is_empty());
+    let pause = plain(release.not_before).filter(|_| crash.is_none()).map(|pause| pause.min(LONGEST_PAUSE));
+    Released { task, token, crash, pause }
 }

@@ -87,7 +87,7 @@ pub(in crate::grpc) fn plain(value: Option<prost_types::Duration>) -> Option<Dur
 }
 
 /// Converts a count to 32 bits, the type that most messages use.
-fn count(of: usize) -> u32 {
+pub(in crate::grpc) fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 

@@ -1,64 +1,54 @@
-//! Converts orders to measure, and agents' reports of measurements.
+//! Records an agent's reports of measurements, after validating them, and wakes the jobs that use them.
 
 use std::time::Duration;
 
 use landfall_proto::v1;
 use tonic::Status;
 
-use super::{clip, duration, plain, respond, rtt};
-use crate::config::{ConfirmConfig, MeasureConfig};
+use super::message_fields::{clip, rtt};
+use super::session_state::Session;
+use crate::grpc::operator::convert::plain;
 use crate::model::OrderId;
+use crate::store;
 use crate::store::measurements::failures::Failure;
-use crate::store::measurements::orders::{Order, OrderTarget};
-use crate::store::measurements::{Measured, MeasurementReport, ReportContent};
+use crate::store::measurements::{self, Measured, MeasurementReport, ReportContent};
 
 /// Maximum age of a measurement that a prober reuses for another site.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
 
 /// A parsed measurement report.
 #[derive(Debug)]
-pub(in crate::grpc) struct MeasurementAnswer {
-    pub(in crate::grpc) order: OrderId,
-    pub(in crate::grpc) report: MeasurementReport,
+struct MeasurementAnswer {
+    order: OrderId,
+    report: MeasurementReport,
 }
 
-pub(in crate::grpc) fn measure_order(
-    order: Order,
-    config: &MeasureConfig,
-    confirm: &ConfirmConfig,
-) -> v1::SessionResponse {
-    let common = v1::MeasureOrder {
-        order_id: order.id.get(),
-        timeout: Some(duration(config.sample_timeout)),
-        metric: v1::DistanceMetric::from(config.metric).into(),
-        ..v1::MeasureOrder::default()
-    };
-    let order = match order.target {
-        OrderTarget::Site { id, name, origin, locked, may_share } => v1::MeasureOrder {
-            target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
-                site_id: id.get(),
-                name,
-                origin: origin.unwrap_or_default(),
-            })),
-            samples: if order.confirming { confirm.samples } else { config.site_samples },
-            interval: Some(duration(config.site_interval)),
-            least_samples: Some(config.site_least_samples),
-            share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
-            resolve_only: locked.is_none(),
-            address: locked.map(|address| address.to_string()).unwrap_or_default(),
-            ..common
-        },
-        OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
-            target: Some(v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url })),
-            samples: config.mesh_samples,
-            interval: Some(duration(config.mesh_interval)),
-            ..common
-        },
-    };
-    respond(v1::session_response::Message::Measure(order))
+impl Session {
+    pub(super) async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
+        let answer = measurement(report)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let recorded = measurements::record(&mut tx, self.agent, answer.order, &answer.report).await?;
+        store::commit(tx).await?;
+        let wakes = &self.scheduler.wakes;
+        match recorded {
+            measurements::ReportTarget::Site(_) => {
+                wakes.measure.notify_one();
+                wakes.locate.notify_one();
+                wakes.confirm.notify_one();
+            }
+            measurements::ReportTarget::Beacon(_) => {
+                wakes.measure.notify_one();
+                wakes.fit.notify_one();
+            }
+            measurements::ReportTarget::Unknown => {
+                tracing::debug!(agent.name = self.name, order.id = %answer.order, "a report on an order that is not open");
+            }
+        }
+        Ok(())
+    }
 }
 
-pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {
+fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {
     use v1::measurement_report::Result as Reported;
     let finding = match report.result {
         None => return Err(Status::invalid_argument("result: missing")),
