@@ -1,4 +1,5 @@
-//! Decides which calls need the operator's token, an agent's credential or neither, and checks both.
+//! Decides which calls need the operator's token, an agent's credential or neither, and checks
+//! both.
 //!
 //! A token or credential is sent as `authorization: Bearer SECRET`. Only hashes of secrets are
 //! stored and compared. The gate checks the secret before any handler runs, and stores the caller

@@ -1,4 +1,5 @@
-//! Records an agent's reports of measurements, after validating them, and wakes the jobs that use them.
+//! Records an agent's reports of measurements, after validating them, and wakes the jobs that use
+//! them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Waits for an agent's registration, which must be the first message of a session, and validates it:
-//! its slots, its place and the address of its beacon.
+//! Waits for an agent's registration, which must be the first message of a session, and validates
+//! it: its slots, its place and the address of its beacon.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Opens an agent's session: records it in the place of a former one, wakes the jobs that may use the
-//! agent, and welcomes the agent.
+//! Opens an agent's session: records it in the place of a former one, wakes the jobs that may use
+//! the agent, and welcomes the agent.
 
 use std::net::IpAddr;
 

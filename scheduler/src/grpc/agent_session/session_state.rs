@@ -1,5 +1,5 @@
-//! The struct `Session` holds the state of one agent's connection: its slots, its leases to come, and
-//! the queue of messages to the agent.
+//! The struct `Session` holds the state of one agent's connection: its slots, its leases to come,
+//! and the queue of messages to the agent.
 
 use std::sync::Arc;
 

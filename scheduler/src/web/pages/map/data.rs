@@ -1,5 +1,5 @@
-//! Reads the data of one map: its epoch, its agents, and a sample of its sites. Limits the number of
-//! marks.
+//! Reads the data of one map: its epoch, its agents, and a sample of its sites. Limits the number
+//! of marks.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Computes how far a map's distances are off for each agent's pairs, and keeps these errors, because
-//! they take long to compute.
+//! Computes how far a map's distances are off for each agent's pairs, and keeps these errors,
+//! because they take long to compute.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
