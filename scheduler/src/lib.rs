@@ -55,7 +55,7 @@ pub struct Scheduler {
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.
     pub disk: Option<machine::disk::DiskWatch>,
     /// Estimates of the remaining time of batches.
-    pub estimates: Arc<grpc::operator::remaining_time::Estimates>,
+    pub estimates: Arc<grpc::operator::Estimates>,
     pub wrong_tokens: Arc<grpc::wrong_tokens::WrongTokens>,
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::elements::float;
 use super::error::PageError;
-use crate::grpc::operator::Desks;
+use crate::grpc::Desks;
 
 /// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);

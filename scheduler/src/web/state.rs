@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::page_cache::KeptPages;
 use super::pages::map::errors::EpochErrors;
 use crate::Scheduler;
-use crate::grpc::operator::Desks;
+use crate::grpc::Desks;
 
 /// The data that all handlers share. Clones are cheap.
 #[derive(Debug, Clone)]

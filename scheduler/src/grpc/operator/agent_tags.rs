@@ -3,9 +3,10 @@
 use sqlx::PgPool;
 use tonic::Status;
 
+use crate::model::constraints;
 use crate::store::{self, agents};
 
-use super::convert::{InvalidField, fleet as convert};
+use super::convert::InvalidField;
 use super::named;
 
 /// Adds and removes tags of the agent with this name. Returns the agent's new tags.
@@ -15,8 +16,8 @@ pub(super) async fn change(
     add: &[String],
     remove: &[String],
 ) -> Result<Vec<String>, Status> {
-    let add = convert::tags("add", add)?;
-    let remove = convert::tags("remove", remove)?;
+    let add = tags("add", add)?;
+    let remove = tags("remove", remove)?;
     let mut tx = store::begin(pool).await?;
     let found = agents::lock_tags(&mut tx, name).await?;
     let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, name).await) };
@@ -33,5 +34,10 @@ fn retagged(mut tags: Vec<String>, add: Vec<String>, remove: &[String]) -> Resul
     }
     tags.retain(|tag| !remove.contains(tag));
     tags.extend(add);
-    convert::tags("add", &tags)
+    self::tags("add", &tags)
+}
+
+/// Parses an agent's tags into their canonical form.
+pub(super) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>, InvalidField> {
+    constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
 }

@@ -1,5 +1,6 @@
 //! Implements the operators' gRPC service for embeddings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use landfall_proto::v1;
@@ -8,17 +9,25 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::gnp::{Embedding, Mesh, Quality};
+use crate::gnp::{AgentQuality, Embedding, Mesh, Quality, Residual};
+use crate::model::AgentId;
+use crate::store::agents::{self, Agent};
 use crate::store::embeddings::{self, Epoch, FitRequest, landmarks};
-use crate::store::{self, agents, measurements};
+use crate::store::{self, measurements};
 
-use super::convert::embeddings::{self as convert, Names};
+use super::convert::{InvalidField, bounded, count, duration, rtt, timestamp};
 
 /// Maximum size of a request in bytes. Every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 /// Interval at which a waiting call checks whether the fit is done. Polling is needed because
 /// another scheduler may make the fit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Default time limit for waiting for a fit. A fit of a few hundred agents takes seconds.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// Default and maximum number of epochs listed.
+const DEFAULT_EPOCHS: u32 = 20;
+const MOST_EPOCHS: u32 = 1000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct EmbeddingDesk {
@@ -56,7 +65,7 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         request: Request<v1::FitEmbeddingRequest>,
     ) -> Result<Response<v1::FitEmbeddingResponse>, Status> {
-        let wait = convert::wait(request.into_inner())?;
+        let wait = wait_of(request.into_inner())?;
         let former = self.ask().await?;
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -75,7 +84,7 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         request: Request<v1::ListEpochsRequest>,
     ) -> Result<Response<v1::ListEpochsResponse>, Status> {
-        let limit = convert::limit(request.into_inner())?;
+        let limit = limit(request.into_inner())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let epochs = embeddings::history(&mut conn, limit).await?;
         Ok(Response::new(v1::ListEpochsResponse { epochs: epochs.into_iter().map(Into::into).collect() }))
@@ -131,5 +140,100 @@ async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, S
     match epoch {
         Some(epoch) => Ok(Some((epoch, embedding))),
         None => Err(Status::unavailable("a new embedding is being stored: try again")),
+    }
+}
+
+/// The time limit for waiting for a fit.
+fn wait_of(request: v1::FitEmbeddingRequest) -> Result<Duration, InvalidField> {
+    Ok(bounded("wait", request.wait, Duration::ZERO, LONGEST_WAIT)?.unwrap_or(DEFAULT_WAIT))
+}
+
+/// The maximum number of epochs to list.
+fn limit(request: v1::ListEpochsRequest) -> Result<u32, InvalidField> {
+    match request.limit {
+        0 => Ok(DEFAULT_EPOCHS),
+        limit if limit <= MOST_EPOCHS => Ok(limit),
+        _ => Err(InvalidField::new("limit", format!("must be 1 to {MOST_EPOCHS}"))),
+    }
+}
+
+impl From<Epoch> for v1::Epoch {
+    fn from(epoch: Epoch) -> Self {
+        Self {
+            epoch: epoch.epoch.get(),
+            fitted_at: Some(timestamp(epoch.fitted_at)),
+            reason: epoch.reason,
+            agents: epoch.agents,
+            landmarks: epoch.landmarks,
+            dimensions: epoch.dimensions,
+            fit_error: epoch.fit_error,
+            mesh_error: epoch.mesh_error,
+            median_move: epoch.median_move.map(|moved| duration(moved.0)),
+        }
+    }
+}
+
+/// Looks up the names of agents; a removed agent is shown by its number.
+struct Names(BTreeMap<AgentId, Agent>);
+
+impl Names {
+    fn new(agents: Vec<Agent>) -> Self {
+        Self(agents.into_iter().map(|agent| (agent.id, agent)).collect())
+    }
+
+    fn name(&self, agent: AgentId) -> String {
+        self.0.get(&agent).map_or_else(|| format!("agent {agent}"), |agent| agent.name.clone())
+    }
+
+    fn error(&self, of: AgentQuality) -> v1::AgentError {
+        v1::AgentError { agent: self.name(of.agent), median_error: of.median_error, distances: count(of.distances) }
+    }
+
+    /// The message that describes the newest embedding.
+    fn shown(
+        &self,
+        epoch: Epoch,
+        embedding: &Embedding,
+        quality: &Quality,
+        landmarks_chosen: bool,
+    ) -> v1::ShowEmbeddingResponse {
+        let residual = |residual: &Residual| v1::Residual {
+            from: self.name(residual.from),
+            to: self.name(residual.to),
+            measured: rtt(Some(residual.measured)),
+            predicted: rtt(Some(residual.predicted)),
+        };
+        let errors = |agents: Vec<AgentQuality>| agents.into_iter().map(|agent| self.error(agent)).collect();
+        v1::ShowEmbeddingResponse {
+            epoch: Some(epoch.into()),
+            landmarks: embedding.landmarks().iter().map(|&landmark| self.name(landmark)).collect(),
+            worst: quality.worst_pairs().iter().map(residual).collect(),
+            suspects: errors(quality.suspects()),
+            low_confidence: errors(quality.low_confidence()),
+            mesh_error_now: quality.median_error(),
+            landmarks_chosen,
+        }
+    }
+
+    /// All agents that have coordinates, landmarks first.
+    fn exported(&self, epoch: Epoch, embedding: &Embedding) -> v1::ExportEmbeddingResponse {
+        let others = embedding.agents().keys().filter(|agent| !embedding.landmarks().contains(agent));
+        let mut others: Vec<AgentId> = others.copied().collect();
+        others.sort_by_key(|agent| self.name(*agent));
+        let placed = embedding.landmarks().iter().copied().chain(others).filter_map(|agent| {
+            let placement = embedding.placement(agent)?;
+            let (height, position) = placement.coordinate.split_last()?;
+            let known = self.0.get(&agent);
+            Some(v1::PlacedAgent {
+                agent: self.name(agent),
+                city: known.map(|known| known.city.clone()).unwrap_or_default(),
+                carrier: known.map(|known| known.carrier.clone()).unwrap_or_default(),
+                landmark: embedding.landmarks().contains(&agent),
+                position_ms: position.to_vec(),
+                height_ms: *height,
+                fit_error: placement.fit_error,
+            })
+        });
+        v1::ExportEmbeddingResponse { agents: placed.collect(), epoch: Some(epoch.into()) }
     }
 }

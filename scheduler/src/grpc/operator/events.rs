@@ -10,15 +10,21 @@ use landfall_proto::v1::event_service_server::{EventService, EventServiceServer}
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, Page};
+use crate::model::site_name::SiteName;
+use crate::model::{Incarnation, LeaseToken, SessionId};
+use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, KINDS, Page};
 use crate::{Scheduler, store};
 
-use super::convert::events as convert;
+use super::convert::filters::{Places, TimeRange};
+use super::convert::{InvalidField, timestamp};
 use super::named;
 use crate::grpc::errors;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
+/// Maximum number of events that a request for the newest events may ask for. Each event takes
+/// about 200 bytes of memory.
+const MOST_NEWEST: u32 = 10_000;
 /// Interval at which new events are sent to an operator who follows the log.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
@@ -43,7 +49,7 @@ impl EventService for EventDesk {
     type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
-        let wanted = convert::wanted(request.into_inner())?;
+        let wanted = wanted(request.into_inner())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let filter = filter(&mut conn, &wanted).await?;
         let (past, first) = match (wanted.time.since, wanted.time.until) {
@@ -71,7 +77,7 @@ impl EventService for EventDesk {
     }
 }
 
-async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Result<Filter, Status> {
+async fn filter(conn: &mut sqlx::PgConnection, wanted: &Wanted) -> Result<Filter, Status> {
     let mut filter = Filter { kinds: wanted.kinds.clone(), ..Filter::default() };
     if let Some(name) = &wanted.batch {
         filter.batch = Some(named::batch(conn, name).await?.id);
@@ -138,5 +144,64 @@ impl Reader {
         self.events = events.into();
         self.next = next;
         Ok(())
+    }
+}
+
+/// A validated request for events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    batch: Option<String>,
+    site: Option<SiteName>,
+    /// The agent's name; empty if any agent is accepted.
+    agent: String,
+    places: Places,
+    newest: i64,
+    time: TimeRange,
+    kinds: Option<Vec<String>>,
+    follow: bool,
+}
+
+fn wanted(request: v1::EventsRequest) -> Result<Wanted, InvalidField> {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    if request.newest > MOST_NEWEST {
+        return Err(InvalidField::new("newest", format!("must be at most {MOST_NEWEST}")));
+    }
+    if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return Err(InvalidField::new("kinds", format!("unknown kind '{kind}': the kinds are {}", KINDS.join(", "))));
+    }
+    if request.follow && request.until.is_some() {
+        return Err(InvalidField::new("until", "cannot be combined with follow"));
+    }
+    Ok(Wanted {
+        time: TimeRange::new(request.since, request.until)?,
+        places: Places::new(&request.cities, &request.carriers, &request.countries),
+        kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
+        batch: some(request.batch),
+        site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
+        agent: request.agent,
+        newest: request.newest.into(),
+        follow: request.follow,
+    })
+}
+
+impl From<Event> for v1::Event {
+    fn from(event: Event) -> Self {
+        let (task_id, batch, site, round) =
+            event.task.map(|task| (task.id.get(), task.batch, task.site, task.round)).unwrap_or_default();
+        Self {
+            id: event.cursor.id(),
+            at: Some(timestamp(event.at)),
+            noun: event.noun,
+            what: event.what,
+            task_id,
+            batch,
+            site,
+            round,
+            token: event.token.map_or(0, LeaseToken::get),
+            agent: event.agent.unwrap_or_default(),
+            session_id: event.session.map_or(0, SessionId::get),
+            incarnation: event.incarnation.map_or(0, Incarnation::get),
+            cause: event.cause.unwrap_or_default(),
+        }
     }
 }

@@ -1,4 +1,7 @@
-//! Implements the operators' gRPC service for agents and landmarks.
+//! Implements the operators' gRPC service for agents and landmarks. Drains, removes and trusts
+//! agents, replaces the operator's token, and sets the contact URL.
+
+use std::time::Duration;
 
 use landfall_proto::v1;
 use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
@@ -6,30 +9,24 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::gnp;
-use crate::grpc::landmark_choice::{self, ChoiceError};
-use crate::store::agents::drains::{self, DrainError};
-use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError, State};
-use crate::store::agents::{self, refusals, removal, sessions};
-use crate::store::embeddings::{self, landmarks};
-use crate::store::measurements::quarantines;
-use crate::store::measurements::reach::{self, ReachFilter};
-use crate::store::names::Noun;
-use crate::store::reports::events::{self, Filter};
-use crate::store::{self, leases, settings};
-
-use super::convert::enrolments::{self as enrolment_messages, MOST_ENROLMENTS};
-use super::convert::filters::{self, Places};
-use super::convert::{fleet as convert, landmarks as landmark_messages, reports, timestamp};
-use super::{agent_tags, named};
 use crate::grpc::identity::Identity;
+use crate::grpc::landmark_choice::{self, ChoiceError};
 use crate::grpc::{auth, errors};
+use crate::machine::secret::SecretHash;
+use crate::model::contact_url::ContactUrl;
+use crate::store::agents::drains::{self, DrainError, DrainResult};
+use crate::store::agents::removal;
+use crate::store::measurements::quarantines;
+use crate::store::names::Noun;
+use crate::store::{self, settings};
+
+use super::convert::{InvalidField, bounded, timestamp};
+use super::{agent_details, agent_tags, enrolments, named, reach};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
-
-/// Maximum number of events shown with an agent.
-const EVENTS_SHOWN: i64 = 20;
+/// Maximum time that the operator's former token stays valid after its replacement.
+const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Clone)]
 pub(crate) struct FleetDesk {
@@ -53,134 +50,49 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::CreateEnrolmentRequest>,
     ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
-        let wanted = request.into_inner().try_into()?;
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let made = enrolments::create(&mut tx, &[wanted]).await?;
-        let made = self.handed_out(&mut tx, made).await?.pop().unwrap_or_default();
-        store::commit(tx).await?;
-        Ok(Response::new(made))
+        Ok(Response::new(enrolments::create(&self.scheduler, &self.identity, request.into_inner()).await?))
     }
 
     async fn create_enrolments(
         &self,
         request: Request<v1::CreateEnrolmentsRequest>,
     ) -> Result<Response<v1::CreateEnrolmentsResponse>, Status> {
-        let v1::CreateEnrolmentsRequest { enrolments: asked, dry_run } = request.into_inner();
-        if asked.len() > MOST_ENROLMENTS {
-            let found = asked.len();
-            return Err(Status::invalid_argument(format!(
-                "enrolments: {found}, but one request may have at most {MOST_ENROLMENTS}"
-            )));
-        }
-        let (places, wanted, mut problems) = enrolment_messages::several(asked);
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let made = match enrolments::create(&mut tx, &wanted).await {
-            Ok(made) => made,
-            Err(CreateError::Refused(refused)) => {
-                problems.extend(
-                    refused.iter().map(|(index, refusal)| enrolment_messages::problem(places[*index], refusal)),
-                );
-                problems.sort_by_key(|problem| problem.index);
-                Vec::new()
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if dry_run || !problems.is_empty() {
-            // Dropping the transaction rolls all changes back.
-            return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
-        }
-        let enrolments = self.handed_out(&mut tx, made).await?;
-        store::commit(tx).await?;
-        Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments, problems }))
+        Ok(Response::new(enrolments::create_several(&self.scheduler, &self.identity, request.into_inner()).await?))
     }
 
     async fn list_enrolments(
         &self,
         request: Request<v1::ListEnrolmentsRequest>,
     ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
-        let asked = request.get_ref();
-        let states = filters::enrolment_states(&asked.states)?;
-        let all = asked.all || states.iter().any(|state| *state != State::Open);
-        let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let (tokens, older) = enrolments::list(&mut conn, all).await?;
-        let wanted = tokens.into_iter().filter(|token| {
-            places.include(&token.city, &token.carrier, &token.country)
-                && (states.is_empty() || states.contains(&token.state))
-        });
-        let enrolments = wanted.map(Into::into).collect();
-        Ok(Response::new(v1::ListEnrolmentsResponse { enrolments, older }))
+        Ok(Response::new(enrolments::list(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn revoke_enrolment(
         &self,
         request: Request<v1::RevokeEnrolmentRequest>,
     ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let revoked = match enrolments::revoke(&mut conn, &request.get_ref().named).await {
-            Err(error @ RevokeError::Unknown(_)) => {
-                return Err(named::inexact(&mut conn, Noun::Token, &request.get_ref().named, error.into()).await);
-            }
-            revoked => revoked?,
-        };
-        Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
+        Ok(Response::new(enrolments::revoke(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn list_agents(
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let agents = agents::list(&mut conn).await?;
-        let asked = request.get_ref();
-        let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
-        let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked, &places));
-        let open_enrolments = enrolments::open_tokens(&mut conn).await?;
-        let (agents, more) = reports::first(wanted.map(Into::into).collect(), asked.limit);
-        Ok(Response::new(v1::ListAgentsResponse { agents, open_enrolments, more }))
+        Ok(Response::new(agent_details::list(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn show_agent(
         &self,
         request: Request<v1::ShowAgentRequest>,
     ) -> Result<Response<v1::ShowAgentResponse>, Status> {
-        let v1::ShowAgentRequest { name } = request.into_inner();
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let agent = named::former_agent(&mut conn, &name).await?;
-        let session = sessions::newest(&mut conn, agent.id).await?;
-        let held = leases::held(&mut conn, agent.id).await?;
-        let refused = refusals::of_agent(&mut conn, agent.id).await?;
-        let filter = Filter { agents: Some(vec![agent.id]), ..Filter::default() };
-        let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await?;
-        Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
+        Ok(Response::new(agent_details::show(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn show_reach(
         &self,
         request: Request<v1::ShowReachRequest>,
     ) -> Result<Response<v1::ShowReachResponse>, Status> {
-        let v1::ShowReachRequest { agent, other } = request.into_inner();
-        if agent == other {
-            return Err(convert::itself("other", &agent).into());
-        }
-        let config = &self.scheduler.config.measure;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let agent = named::agent(&mut conn, &agent).await?;
-        let other = if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) };
-        if other.as_ref() == Some(&agent) {
-            return Err(convert::itself("other", &agent.name).into());
-        }
-        let asked = ReachFilter {
-            agent: agent.id,
-            other: other.map(|other| other.id),
-            max_age: config.mesh_max_age,
-            max_peers: config.max_mesh_peers,
-        };
-        let mut ways = reach::ways(&mut conn, &asked).await?;
-        if asked.other.is_some() {
-            ways.sort_by_key(|way| way.prober != agent.name);
-        }
-        Ok(Response::new(v1::ShowReachResponse { ways: ways.into_iter().map(Into::into).collect() }))
+        Ok(Response::new(reach::show(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn drain_agent(
@@ -241,7 +153,7 @@ impl FleetService for FleetDesk {
         request: Request<v1::SetLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         let request = request.into_inner();
-        let dimensions = landmark_messages::dimensions(request.dimensions);
+        let dimensions = landmark_choice::dimensions(request.dimensions);
         let mut tx = store::begin(&self.scheduler.pool).await?;
         match landmark_choice::set(&mut tx, &request.names, dimensions).await {
             Err(ChoiceError::UnknownAgent(name)) => {
@@ -258,7 +170,7 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ElectLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        let election = landmark_messages::Election::from(request.into_inner());
+        let election = landmark_choice::Election::from(request.into_inner());
         let peers = self.scheduler.config.measure.max_mesh_peers;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         landmark_choice::elect(&mut tx, election.count, election.dimensions, peers).await?;
@@ -274,7 +186,7 @@ impl FleetService for FleetDesk {
         _: Request<v1::ListLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        listed(&mut conn).await
+        Ok(Response::new(landmark_choice::list(&mut conn).await?))
     }
 
     async fn trust_agent(
@@ -295,7 +207,7 @@ impl FleetService for FleetDesk {
         request: Request<v1::ReplaceOperatorTokenRequest>,
     ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
         let auth::Operator(presented) = auth::caller(&request)?;
-        let (hash, grace) = convert::new_token(request.get_ref())?;
+        let (hash, grace) = new_token(request.get_ref())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
         let until = replaced?.ok_or_else(errors::former_token)?;
@@ -309,7 +221,7 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::SetContactUrlRequest>,
     ) -> Result<Response<v1::SetContactUrlResponse>, Status> {
-        let contact_url = convert::contact_url(request.get_ref())?;
+        let contact_url = contact_url(request.get_ref())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         settings::set_contact_url(&mut conn, contact_url.as_str()).await?;
         self.scheduler.wakes.measure.notify_one();
@@ -334,23 +246,11 @@ impl FleetService for FleetDesk {
 }
 
 impl FleetDesk {
-    /// The messages for new tokens, with all other data that an agent needs to enrol.
-    async fn handed_out(
-        &self,
-        conn: &mut PgConnection,
-        made: Vec<Enrolment>,
-    ) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
-        let contact_url = settings::contact_url(conn).await?;
-        let others = self.scheduler.wakes.others();
-        let response = |made| enrolment_messages::enrolment(made, &self.identity, contact_url.clone(), others.clone());
-        Ok(made.into_iter().map(response).collect())
-    }
-
     async fn landmarks_changed(&self) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        listed(&mut conn).await
+        Ok(Response::new(landmark_choice::list(&mut conn).await?))
     }
 }
 
@@ -365,11 +265,27 @@ async fn known<T>(conn: &mut PgConnection, changed: Result<T, DrainError>) -> Re
     }
 }
 
-async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-    let landmarks = landmarks::list(conn).await?;
-    let requested = settings::dimensions(conn).await?.map(|requested| usize::try_from(requested).unwrap_or(usize::MAX));
-    let dimensions = gnp::dimensions_of_fit(landmarks.len(), requested);
-    let embedding = embeddings::latest(conn).await?;
-    let fleet = agents::list(conn).await?;
-    Ok(Response::new(landmark_messages::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
+/// Parses the hash of the operator's new token, and the time for which the former token stays
+/// valid.
+fn new_token(request: &v1::ReplaceOperatorTokenRequest) -> Result<(SecretHash, Duration), InvalidField> {
+    let hash = SecretHash::from_stored(&request.token_sha256);
+    let hash = hash.ok_or_else(|| InvalidField::new("token_sha256", "not 32 bytes"))?;
+    let grace = bounded("grace", request.grace, Duration::ZERO, LONGEST_GRACE)?;
+    Ok((hash, grace.unwrap_or_default()))
+}
+
+fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
+    request.contact_url.parse().map_err(InvalidField::of("contact_url"))
+}
+
+impl From<DrainResult> for v1::DrainAgentResponse {
+    fn from(DrainResult { withdrawn, leases, before }: DrainResult) -> Self {
+        Self { withdrawn, leases, before }
+    }
+}
+
+impl From<DrainResult> for v1::RemoveAgentResponse {
+    fn from(DrainResult { withdrawn, leases, before }: DrainResult) -> Self {
+        Self { withdrawn, leases, before }
+    }
 }

@@ -1,4 +1,5 @@
-//! Streams the rows of a report that is read from the database page by page.
+//! Limits the rows of a list, and streams the rows of a report that is read from the database page
+//! by page.
 
 use std::future::Future;
 
@@ -19,6 +20,14 @@ use super::convert::whole;
 /// have [`PAGE`] rows.
 const FIRST_PAGE: u32 = 100;
 const PAGE: u32 = 4_000;
+
+/// Returns the first `limit` rows (all if `limit` is 0) and the number of omitted rows.
+pub(super) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
+    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let more = whole(rows.len().saturating_sub(limit));
+    rows.truncate(limit);
+    (rows, more)
+}
 
 /// A report that is read page by page.
 pub(super) trait Pages: Send + 'static {

@@ -9,19 +9,21 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::capacity_plan::{CapacityPlanner, PlanError, WhatIfRequest};
+use crate::grpc::capacity_plan::{CapacityPlanner, PlanError};
+use crate::grpc::plan_request::WhatIfRequest;
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
-use crate::store::reports::ReportScope;
-use crate::store::reports::throughput::{self, BatchGrowth};
-use crate::store::reports::{self, AgentRow, accuracy, failures, hosts};
+use crate::store::reports::accuracy::{self, AccuracyRow};
+use crate::store::reports::failures::{self, FailureRow};
+use crate::store::reports::hosts::{self, HostRow};
+use crate::store::reports::{self, AgentRow, Groups};
+use crate::strategy::LoadLevel;
 
-use super::convert::filters::{Places, TimeRange};
-use super::convert::{reports as asked, throughput as convert};
-use super::named;
-use super::named::Unknown;
-use super::paging::messages;
+use super::convert::filters::{Places, TimeRange, reasons};
+use super::convert::{InvalidField, rtt, timestamp};
+use super::paging::{first, messages};
+use super::{assignments, named, throughput};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -50,22 +52,8 @@ impl ReportService for ReportDesk {
         &self,
         request: Request<v1::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
-        let request = request.into_inner();
-        let places = Places::new(&request.cities, &request.carriers, &request.countries);
-        let time = TimeRange::new(request.since, request.until)?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let wanted = reports::TaskFilter {
-            batch: named::batch(&mut conn, &request.batch).await?.id,
-            states: asked::states(&request.states)?,
-            reasons: asked::reasons(&request.reasons)?,
-            agents: named::agents_at(&mut conn, &request.agent, &places).await?,
-            since: time.since,
-            until: time.until,
-        };
-        drop(conn);
-        let pages = reports::AssignmentPages::new(wanted);
-        let message = |row, more| v1::AssignmentRow { more, ..v1::AssignmentRow::from(row) };
-        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), pages, request.limit, message))))
+        let rows = assignments::rows(self.scheduler.clone(), request.into_inner()).await?;
+        Ok(Response::new(Box::pin(rows)))
     }
 
     type HostsStream = Pin<Box<dyn Stream<Item = Result<v1::HostRow, Status>> + Send>>;
@@ -100,7 +88,7 @@ impl ReportService for ReportDesk {
         let wanted = agents.into_iter().filter(|row| agent.is_none_or(|agent| row.agent.id == agent));
         let wanted =
             wanted.filter(|AgentRow { agent, .. }| places.include(&agent.city, &agent.carrier, &agent.country));
-        let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
+        let (agents, more) = first(wanted.map(Into::into).collect(), limit);
         Ok(Response::new(v1::AgentsReportResponse { agents, more }))
     }
 
@@ -108,41 +96,27 @@ impl ReportService for ReportDesk {
         &self,
         request: Request<v1::ThroughputRequest>,
     ) -> Result<Response<v1::ThroughputResponse>, Status> {
-        let asked = convert::asked(request.into_inner())?;
-        // The queries share one snapshot, so that the slices and the sums cover the same crawls.
-        let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
-        let batch = named::batch(&mut tx, &asked.batch).await?.id;
-        let scope = ReportScope { batch, round: asked.round };
-        if let Some(round) = asked.round {
-            let newest = throughput::newest_round(&mut tx, batch).await?;
-            if newest.is_none_or(|newest| round > newest) {
-                let batch = asked.batch;
-                return Err(Unknown::Round { batch, round, newest }.into());
-            }
-        }
-        let report = BatchGrowth::read(&mut tx, scope, asked.slices).await?;
-        store::commit(tx).await?;
-        Ok(Response::new(report.into()))
+        Ok(Response::new(throughput::report(&self.scheduler, request.into_inner()).await?))
     }
 
     async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
         let request = request.into_inner();
-        let by = asked::groups(&request.by, asked::OF_CRAWLS)?;
+        let by = groups(&request.by, OF_CRAWLS)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
         let rows = accuracy::accuracy(&mut conn, &wanted, by).await?;
-        let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
+        let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::AccuracyResponse { rows, more }))
     }
 
     async fn failures(&self, request: Request<v1::FailuresRequest>) -> Result<Response<v1::FailuresResponse>, Status> {
         let request = request.into_inner();
-        let by = asked::groups(&request.by, ReportGroup::ALL)?;
-        let reasons = asked::reasons(&request.reasons)?;
+        let by = groups(&request.by, ReportGroup::ALL)?;
+        let reasons = reasons(&request.reasons)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = crawls(&mut conn, request.sites.unwrap_or_default()).await?;
         let rows = failures::failures(&mut conn, &wanted, &reasons, by).await?;
-        let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
+        let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::FailuresResponse { rows, more }))
     }
 
@@ -179,6 +153,87 @@ impl ReportDesk {
         match store::acquire(&self.scheduler.pool).await {
             Ok(mut conn) => named::inexact(&mut conn, noun, &name, error.into()).await,
             Err(error) => error.into(),
+        }
+    }
+}
+
+/// The properties by which rows about crawls may be grouped.
+const OF_CRAWLS: &[ReportGroup] = &[ReportGroup::Agent, ReportGroup::City, ReportGroup::Carrier, ReportGroup::Day];
+
+/// Parses the properties by which a report's rows are grouped. Each property must be one of
+/// `permitted`.
+fn groups(asked: &[i32], permitted: &[ReportGroup]) -> Result<Groups, InvalidField> {
+    let known = |value: &i32| ReportGroup::try_from(v1::ReportGroup::try_from(*value).ok()?).ok();
+    let unknown = |value: &i32| InvalidField::new("by", format!("{value} is nothing that this report has rows about"));
+    let groups: Result<Vec<ReportGroup>, InvalidField> = asked
+        .iter()
+        .map(|value| known(value).filter(|group| permitted.contains(group)).ok_or_else(|| unknown(value)))
+        .collect();
+    Ok(Groups::of(&groups?))
+}
+
+impl From<AccuracyRow> for v1::AccuracyRow {
+    fn from(row: AccuracyRow) -> Self {
+        let AccuracyRow { agent, city, carrier, day, crawled, probed } = row;
+        Self {
+            agent: agent.unwrap_or_default(),
+            city: city.unwrap_or_default(),
+            carrier: carrier.unwrap_or_default(),
+            day: day.unwrap_or_default(),
+            crawls: crawled.count,
+            median_error: crawled.median,
+            p90_error: crawled.p90,
+            median_ratio: crawled.ratio,
+            probed: probed.count,
+            probed_median_error: probed.median,
+            probed_p90_error: probed.p90,
+            probed_median_ratio: probed.ratio,
+        }
+    }
+}
+
+impl From<HostRow> for v1::HostRow {
+    fn from(row: HostRow) -> Self {
+        let HostRow { host, sites, example, found_at, listed } = row;
+        Self { host, sites, example, found_at: Some(timestamp(found_at)), listed, more: 0 }
+    }
+}
+
+impl From<FailureRow> for v1::FailureRow {
+    fn from(row: FailureRow) -> Self {
+        Self {
+            reason_kind: row.reason.map_or(v1::ReasonKind::Unspecified, Into::into).into(),
+            agent: row.agent.unwrap_or_default(),
+            city: row.city.unwrap_or_default(),
+            carrier: row.carrier.unwrap_or_default(),
+            day: row.day.unwrap_or_default(),
+            batch: row.batch.unwrap_or_default(),
+            sites: row.sites,
+            share: row.share,
+            last_failed_at: Some(timestamp(row.last)),
+            example: row.example,
+        }
+    }
+}
+
+impl From<AgentRow> for v1::AgentRow {
+    fn from(row: AgentRow) -> Self {
+        let agent = row.agent;
+        Self {
+            landmark: agent.landmark,
+            connected: agent.connected && !agent.disconnected,
+            load_level: agent.level().map(LoadLevel::get),
+            service: v1::ServiceState::from(agent.service()).into(),
+            agent: agent.name,
+            city: agent.city,
+            carrier: agent.carrier,
+            assigned: row.assigned,
+            complete: row.complete,
+            truncated: row.truncated,
+            failed: row.failed,
+            pages: row.pages,
+            bytes: row.bytes,
+            mean_rtt: rtt(row.mean_rtt),
         }
     }
 }

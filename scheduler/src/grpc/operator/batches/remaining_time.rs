@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use landfall_proto::v1;
 use sqlx::PgPool;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::grpc::operator::convert::duration;
 use crate::model::BatchId;
 use crate::store::batches::Progress;
 use crate::store::reports::remaining_time;
@@ -30,12 +32,12 @@ const AT_ONCE: usize = 2;
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// Time that `show_status` waits for the estimates of batches about which no caller has asked
 /// recently.
-pub(super) const STATUS_PATIENCE: Duration = Duration::from_millis(50);
+pub(in crate::grpc::operator) const STATUS_PATIENCE: Duration = Duration::from_millis(50);
 /// Time that `show_batch` waits for an estimate. This is long enough for a batch of a million
 /// sites.
-pub(super) const SHOW_PATIENCE: Duration = Duration::from_secs(30);
+pub(in crate::grpc::operator) const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 /// Time that `watch_batch` waits for a new estimate before it sends the previous estimate.
-pub(super) const WATCH_PATIENCE: Duration = Duration::from_millis(200);
+pub(in crate::grpc::operator) const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The newest estimate of each batch that a caller has asked about.
 #[derive(Debug)]
@@ -134,6 +136,13 @@ impl Estimates {
 async fn estimate(pool: &PgPool, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let mut conn = store::acquire(pool).await?;
     remaining_time::estimate(&mut conn, batch).await
+}
+
+impl From<Estimate> for v1::Estimate {
+    fn from(estimate: Estimate) -> Self {
+        let Estimate { left, sites, held, stalled, note } = estimate;
+        Self { left: left.map(duration), sites, held, note, stalled }
+    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::batches::removal::{self, RemovalStep, TaskPosition};
 use crate::{Scheduler, store};
 
-use super::named;
 use crate::grpc::errors;
+use crate::grpc::operator::named;
 
 /// The pause after a step that removed tasks. A step takes tens of milliseconds, so the pause
 /// leaves about half of the time for other work. `WAIT` is the pause while the remaining tasks
@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 
 /// A batch that is being removed.
-pub(super) struct Removal {
+pub(in crate::grpc::operator) struct Removal {
     scheduler: Scheduler,
     shutdown: CancellationToken,
     batch: Batch,
@@ -37,7 +37,7 @@ pub(super) struct Removal {
 
 impl Removal {
     /// Marks the batch with this name as being removed. If `cancel` is true, cancels its tasks first.
-    pub(super) async fn begin(
+    pub(in crate::grpc::operator) async fn begin(
         scheduler: Scheduler,
         shutdown: CancellationToken,
         batch: &str,
@@ -59,7 +59,9 @@ impl Removal {
     }
 
     /// Sends one message at once, and one more after each step of the removal.
-    pub(super) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
+    pub(in crate::grpc::operator) fn messages(
+        self,
+    ) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;
             if removal.begun

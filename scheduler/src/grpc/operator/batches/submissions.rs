@@ -1,5 +1,5 @@
-//! Receives a submission of sites: checks its header and its sites, and limits its size and
-//! duration.
+//! Receives and stores a submission of sites: checks its header and its sites, and limits its size
+//! and duration.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,14 +12,16 @@ use tonic::{Status, Streaming};
 use crate::Scheduler;
 use crate::config::Draws;
 use crate::grpc::errors;
+use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, Strategy, naming};
-use crate::store::agents;
-use crate::store::batches::submissions::{Submission, SubmitError};
+use crate::store::batches::submissions::{self, Submission, SubmissionResult, SubmitError};
+use crate::store::batches::{self, constraints};
+use crate::store::{self, agents};
 
-use super::convert::InvalidField;
-use super::convert::sites::MAX_CHUNK;
+use super::list_and_show::constraints_of;
+use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK};
 
 /// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 200;
@@ -29,13 +31,32 @@ const MAX_SITES: usize = 1_000_000;
 /// Maximum time to wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
 
+/// Receives a submission and stores it, unless it is a dry run.
+pub(in crate::grpc::operator) async fn submit(
+    scheduler: &Scheduler,
+    shutdown: &CancellationToken,
+    incoming: Streaming<v1::SubmitRequest>,
+) -> Result<v1::SubmitResponse, Status> {
+    let (submission, dry_run) = receive(scheduler, shutdown, incoming).await?;
+    let mut tx = store::begin(&scheduler.pool).await?;
+    check_strategy(scheduler, &mut tx, submission.strategy.unwrap_or_default()).await?;
+    let submitted = submissions::submit(&mut tx, &submission).await?;
+    let warnings = unheard_of(&mut tx, &submission.batch).await?;
+    if dry_run {
+        // Dropping the transaction undoes the submission.
+        return Ok(v1::SubmitResponse { warnings, ..submitted.into() });
+    }
+    submissions::has_grown(&mut tx, submitted.added).await?;
+    store::commit(tx).await?;
+    tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
+    scheduler.wakes.measure.notify_one();
+    scheduler.wakes.assign.notify_one();
+    Ok(v1::SubmitResponse { warnings, ..submitted.into() })
+}
+
 /// Refuses a strategy that this fleet or this configuration cannot follow. The default strategy
 /// is accepted even if the fleet is too small, because the operator did not choose it.
-pub(in crate::grpc) async fn check_strategy(
-    scheduler: &Scheduler,
-    conn: &mut PgConnection,
-    strategy: Strategy,
-) -> Result<(), Status> {
+async fn check_strategy(scheduler: &Scheduler, conn: &mut PgConnection, strategy: Strategy) -> Result<(), Status> {
     if strategy.needs_load() && scheduler.config.draws == Draws::Static {
         return Err(SubmitError::IgnoresLoad(strategy).into());
     }
@@ -51,7 +72,7 @@ pub(in crate::grpc) async fn check_strategy(
 }
 
 /// Reads a complete submission. Nothing is stored until the stream has ended.
-pub(in crate::grpc) async fn receive(
+async fn receive(
     scheduler: &Scheduler,
     shutdown: &CancellationToken,
     mut stream: Streaming<v1::SubmitRequest>,
@@ -167,6 +188,29 @@ fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
         return Ok(None);
     }
     text.parse().map(Some).map_err(InvalidField::of("strategy"))
+}
+
+/// One warning for each of a batch's constraints that no agent meets.
+async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>, store::Error> {
+    let Some(batch) = batches::by_name(conn, batch).await? else { return Ok(Vec::new()) };
+    let asked = constraints_of(conn, batch.id).await?;
+    if asked == Constraints::default() {
+        return Ok(Vec::new());
+    }
+    let fleet: Vec<AgentTraits> = constraints::traits(conn).await?.into_values().collect();
+    Ok(asked.unheard_of(&fleet))
+}
+
+impl From<SubmissionResult> for v1::SubmitResponse {
+    fn from(submitted: SubmissionResult) -> Self {
+        Self {
+            added: submitted.added,
+            already_present: submitted.already_present,
+            duplicates: submitted.duplicates,
+            batch_total: submitted.batch_total,
+            warnings: Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Validates the filters of lists: the agent's city, carrier and country, the time, and states.
-//! Many requests share most of these filters.
+//! Validates the filters that many lists share: the agent's city, carrier and country, the time,
+//! and the reasons of failures.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 
-use crate::store::agents::enrolments::State;
-use crate::store::batches::BatchFilter;
+use crate::model::ReasonKind;
 
-use super::{InvalidField, moment};
+use super::request_fields::InvalidField;
+use super::times_and_counts::moment;
 
 /// The accepted cities, carriers and countries of agents; an empty list accepts all. Case is
 /// ignored, also for letters outside ASCII.
@@ -60,25 +60,10 @@ impl TimeRange {
     }
 }
 
-impl TryFrom<&v1::ListBatchesRequest> for BatchFilter {
-    type Error = InvalidField;
-
-    fn try_from(request: &v1::ListBatchesRequest) -> Result<Self, InvalidField> {
-        let open = match v1::BatchState::try_from(request.state) {
-            Ok(v1::BatchState::Unspecified) => None,
-            Ok(v1::BatchState::Open) => Some(true),
-            Ok(v1::BatchState::Ended) => Some(false),
-            Err(_) => return Err(InvalidField::new("state", format!("{} is not a batch's state", request.state))),
-        };
-        let TimeRange { since, until } = TimeRange::new(request.since, request.until)?;
-        Ok(Self { open, since, until })
-    }
-}
-
-pub(in crate::grpc) fn enrolment_states(asked: &[i32]) -> Result<Vec<State>, InvalidField> {
-    let known = |value: i32| State::try_from(v1::EnrolmentState::try_from(value).ok()?).ok();
-    let unknown = |value| InvalidField::new("states", format!("{value} is not a token's state"));
-    asked.iter().map(|value| known(*value).ok_or_else(|| unknown(*value))).collect()
+pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, InvalidField> {
+    let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is not a kind of reason"));
+    let known = |value: &i32| ReasonKind::try_from(v1::ReasonKind::try_from(*value).ok()?).ok();
+    asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
 #[cfg(test)]

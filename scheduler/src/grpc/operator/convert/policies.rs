@@ -7,7 +7,8 @@ use landfall_proto::v1;
 use crate::model::PolicyRequest;
 use crate::model::constraints::{ConstraintsRequest, UnmetAction};
 
-use super::{InvalidField, duration};
+use super::request_fields::InvalidField;
+use super::times_and_counts::duration;
 
 impl TryFrom<v1::CrawlPolicy> for PolicyRequest {
     type Error = InvalidField;
