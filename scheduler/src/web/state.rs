@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::page_cache::KeptPages;
-use super::pages::map::errors::EpochErrors;
+use super::pages::map::distance_errors::EpochErrors;
 use crate::Scheduler;
 use crate::grpc::Desks;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::errors::{self, MapResidual};
+use super::distance_errors::{self, MapResidual};
 use crate::gnp::projection::project;
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch};
@@ -95,7 +95,7 @@ pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, Page
         agents::positions(&mut tx).await?.into_iter().map(|known| (known.agent, known)).collect();
     let homes: BTreeMap<AgentId, AgentPlace> =
         agents::places(&mut tx).await?.into_iter().map(|home| (home.agent, home)).collect();
-    let errors = errors::of_epoch(&mut known_errors, &mut tx, &embedding, &known).await?;
+    let errors = distance_errors::of_epoch(&mut known_errors, &mut tx, &embedding, &known).await?;
     let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
         let (known, home) = (known.get(&id), homes.get(&id));
         let position = known.and_then(|known| known.position);
