@@ -12,6 +12,7 @@ mod gate;
 mod identity;
 pub(crate) mod landmark_choice;
 pub(crate) mod operator;
+mod operator_token;
 mod plan_request;
 mod server;
 pub mod tls_handshakes;

@@ -1,7 +1,5 @@
 //! Implements the operators' gRPC service for agents and landmarks. Drains, removes and trusts
-//! agents, replaces the operator's token, and sets the contact URL.
-
-use std::time::Duration;
+//! agents, and sets the contact URL.
 
 use landfall_proto::v1;
 use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
@@ -11,8 +9,7 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::grpc::identity::Identity;
 use crate::grpc::landmark_choice::{self, ChoiceError};
-use crate::grpc::{auth, errors};
-use crate::machine::secret::SecretHash;
+use crate::grpc::{auth, operator_token};
 use crate::model::contact_url::ContactUrl;
 use crate::store::agents::drains::{self, DrainError, DrainResult};
 use crate::store::agents::removal;
@@ -20,13 +17,11 @@ use crate::store::measurements::quarantines;
 use crate::store::names::Noun;
 use crate::store::{self, settings};
 
-use super::convert::{InvalidField, bounded, timestamp};
+use super::convert::InvalidField;
 use super::{agent_details, agent_tags, enrolments, named, reach};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Maximum time that the operator's former token stays valid after its replacement.
-const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Clone)]
 pub(crate) struct FleetDesk {
@@ -207,14 +202,7 @@ impl FleetService for FleetDesk {
         request: Request<v1::ReplaceOperatorTokenRequest>,
     ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
         let auth::Operator(presented) = auth::caller(&request)?;
-        let (hash, grace) = new_token(request.get_ref())?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
-        let until = replaced?.ok_or_else(errors::former_token)?;
-        tracing::warn!(former_until = %until, "the operator's token was replaced");
-        let other_scheduler_urls = self.scheduler.wakes.others();
-        let former_until = Some(timestamp(until));
-        Ok(Response::new(v1::ReplaceOperatorTokenResponse { former_until, other_scheduler_urls }))
+        Ok(Response::new(operator_token::replace(&self.scheduler, &presented, request.get_ref()).await?))
     }
 
     async fn set_contact_url(
@@ -263,15 +251,6 @@ async fn known<T>(conn: &mut PgConnection, changed: Result<T, DrainError>) -> Re
         }
         changed => Ok(changed?),
     }
-}
-
-/// Parses the hash of the operator's new token, and the time for which the former token stays
-/// valid.
-fn new_token(request: &v1::ReplaceOperatorTokenRequest) -> Result<(SecretHash, Duration), InvalidField> {
-    let hash = SecretHash::from_stored(&request.token_sha256);
-    let hash = hash.ok_or_else(|| InvalidField::new("token_sha256", "not 32 bytes"))?;
-    let grace = bounded("grace", request.grace, Duration::ZERO, LONGEST_GRACE)?;
-    Ok((hash, grace.unwrap_or_default()))
 }
 
 fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
