@@ -8,6 +8,8 @@ use anyhow::{Context, anyhow};
 
 use super::error::{LOOKED_IN, PostgresError};
 
+/// The oldest major version that works: the log of events needs `pg_current_xact_id`.
+pub(crate) const OLDEST_MAJOR: u32 = 13;
 /// The folder of Debian's Postgres servers.
 const DEBIAN: &str = "/usr/lib/postgresql";
 

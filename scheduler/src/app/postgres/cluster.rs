@@ -10,25 +10,42 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::account::{Account, USER};
-use super::binaries::Binaries;
+use super::binaries::{self, Binaries};
 use super::end_cause::tail;
 use super::error::PostgresError;
 use super::settings::PORT;
 
+/// The cluster's folder in a data directory.
+pub(super) const FOLDER: &str = "postgres";
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
+
+/// The path of the cluster in a data directory.
+pub(super) fn folder(data_dir: &Path) -> PathBuf {
+    data_dir.join(FOLDER)
+}
 
 fn failed(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
 /// The major version of Postgres that made the cluster; `None` if there is no cluster yet.
-pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
+fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     let path = cluster.join("PG_VERSION");
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(anyhow!(error).context(failed("read", &path))),
+    }
+}
+
+/// The installed server that fits the cluster. If there is no cluster yet, the newest version that
+/// is installed.
+pub(super) fn fitting_binaries(cluster: &Path, data_dir: &Path) -> Result<Binaries, PostgresError> {
+    let installed = binaries::installed();
+    match version(cluster)? {
+        Some(made_by) => binaries::of_version(installed, &made_by, data_dir),
+        None => binaries::newest(installed),
     }
 }
 

@@ -11,7 +11,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
@@ -20,22 +19,15 @@ use tokio::sync::watch;
 
 use super::account::Account;
 
-/// Maximum time for the server to start. This time is enough even after a crash, when the server
-/// replays up to `max_wal_size` of its log.
-pub(super) const START_PATIENCE: Duration = Duration::from_secs(120);
-/// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
-/// next start recovers the data.
-pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(60);
-
 /// A server process. A thread waits until the process ends.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     pid: Pid,
     /// How the server ended; `None` while it runs.
     ended: watch::Receiver<Option<String>>,
 }
 
-impl Server {
+impl ServerProcess {
     pub(super) fn spawn(
         account: &Account,
         postgres: &Path,
@@ -93,7 +85,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.interrupt();
     }
