@@ -1,5 +1,5 @@
 //! The addresses of a scheduler: binds its listening address, and derives the address to which
-//! agents connect and the names in its certificate.
+//! agents connect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -62,21 +62,8 @@ pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// The names in the server's certificate besides [`DOMAIN`](crate::app::tls::DOMAIN).
-pub(crate) fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<String> {
-    let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
-    if address.ip().is_unspecified() {
-        names.extend(host_name());
-        names.extend(["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()]);
-    } else {
-        names.push(address.ip().to_string());
-    }
-    names.dedup();
-    names
-}
-
 /// The name of this machine; `None` if a certificate or a URL cannot contain the name.
-fn host_name() -> Option<String> {
+pub(in crate::app) fn host_name() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     match url::Host::parse(&name) {
         Ok(url::Host::Domain(name)) => Some(name),

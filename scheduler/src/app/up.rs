@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::app::address::{AdvertisedAddress, bind, local, names};
+use crate::app::address::{AdvertisedAddress, bind, local};
 use crate::app::client_file::{self, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, print, usage};
@@ -118,7 +118,7 @@ async fn serve(
     let token = operator_token::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
-        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
+        false => Some(tls::prepare(data_dir.path(), &tls::certificate_names(address, options.advertise.as_ref()), now())?),
     };
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
     if address.ip().is_unspecified() && options.advertise.is_none() {
