@@ -14,6 +14,7 @@ use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand
 
 use crate::app::address::AdvertisedAddress;
 use crate::app::exit;
+use crate::app::start_options::Options;
 use crate::app::{tls, up};
 use crate::model::contact_url::ContactUrl;
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
@@ -241,10 +242,10 @@ struct SchedulerArgs {
 }
 
 impl SchedulerArgs {
-    fn options(self, connection: &ConnectionArgs) -> up::Options {
+    fn options(self, connection: &ConnectionArgs) -> Options {
         let Self { listen, contact_url, geoip, advertise, config, database_url } = self;
         let data_dir = connection.data_dir.clone();
-        up::Options { data_dir, listen, config, database_url, contact_url, geoip, advertise, ..up::Options::default() }
+        Options { data_dir, listen, config, database_url, contact_url, geoip, advertise, ..Options::default() }
     }
 }
 
@@ -352,10 +353,10 @@ fn arranged(mut command: clap::Command) -> clap::Command {
     command
 }
 
-fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
+fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<Options> {
     connection.refuse("this command runs its own")?;
     let RunArgs { scheduler, telemetry, replace_secrets } = run;
-    Ok(up::Options { own_database, replace_secrets, otlp: telemetry.otlp, ..scheduler.options(connection) })
+    Ok(Options { own_database, replace_secrets, otlp: telemetry.otlp, ..scheduler.options(connection) })
 }
 
 #[cfg(test)]

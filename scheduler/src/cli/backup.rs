@@ -8,7 +8,7 @@ use super::ConnectionArgs;
 use super::output::progress::Bar;
 use crate::app::backup::{self, Backup, MadeBackup, Restore, RestoredBackup};
 use crate::app::exit::print;
-use crate::app::up::quoted;
+use crate::app::shell_words::quoted;
 use crate::config::Config;
 
 /// The database, named as by the scheduler's own flags.

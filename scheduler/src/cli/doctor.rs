@@ -13,7 +13,7 @@ use super::{ConnectionArgs, connection};
 use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended};
-use crate::app::up;
+use crate::app::start_options::Options;
 use crate::machine::clock::now;
 
 mod fleet;
@@ -35,7 +35,7 @@ struct Report {
 
 impl DoctorArgs {
     /// Checks the scheduler that `up` or `serve` would run with these options.
-    pub(super) async fn run(self, options: up::Options, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    pub(super) async fn run(self, options: Options, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { format } = self;
         let options = doctor::with_default_paths(options)?;
         let data_dir = options.data_dir.clone().unwrap_or_default();
@@ -55,7 +55,7 @@ impl DoctorArgs {
 }
 
 /// Checks this machine, and also the fleet if the scheduler answers.
-async fn here(options: &up::Options, connection: &ConnectionArgs) -> Vec<CheckResult> {
+async fn here(options: &Options, connection: &ConnectionArgs) -> Vec<CheckResult> {
     let (examined, asked) = tokio::join!(doctor::examine(options), in_time("fleet", Asked::of(connection)));
     let Examination { mut results, answers, contact_url } = examined;
     match asked {

@@ -17,8 +17,8 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended};
+use crate::app::own_postgres;
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
-use crate::app::up;
 use crate::store;
 use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::schema::{self, snapshots};
@@ -77,8 +77,8 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<RestoredBackup> {
     let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
     let (work, result, private) = match &wanted.database_url {
         Some(url) => {
-            let options = up::database_options(url)?;
-            up::reach(&options).await?;
+            let options = own_postgres::database_options(url)?;
+            own_postgres::reach(&options).await?;
             let (work, result) = work.into_own(&options, &interrupted).await?;
             (work, result, false)
         }

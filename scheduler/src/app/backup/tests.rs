@@ -1,10 +1,21 @@
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
-use sqlx::Executor as _;
+use indicatif::ProgressBar;
+use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
 
+use super::backup_file::{temporary, write};
+use super::manifest::MANIFEST;
+use super::pg_dump::DUMP;
 use super::*;
+use crate::app::data_dir::DataDir;
 use crate::app::operator_token::{self, Precedence};
+use crate::app::postgres::PrivatePostgres;
+use crate::store;
+use crate::store::schema::restores;
 
 /// A directory that the user postgres may enter. If root runs the tests, the server runs as this
 /// user.

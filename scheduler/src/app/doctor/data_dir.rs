@@ -11,6 +11,7 @@ use nix::unistd::{AccessFlags, Uid, access};
 
 use super::account;
 use super::check_result::CheckResult;
+use super::package_paths::PACKAGE_FOLDER;
 use super::time_limit::reading;
 use crate::app::client_file::CLIENT_FILE;
 use crate::app::data_dir::{LOCK_FILE, SECRETS};
@@ -18,8 +19,6 @@ use crate::app::postgres::LEAST_ROOM;
 use crate::machine::disk;
 
 const CHECK: &str = "data dir";
-/// The data directory of the Debian package.
-pub(super) const PACKAGE_FOLDER: &str = "/var/lib/landfall";
 /// Number of free bytes below which the operator should act, because the write-ahead log of the
 /// private Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may
 /// stop.

@@ -13,8 +13,8 @@ use super::data_dir::Holder;
 use super::time_limit::{in_time, reading};
 use crate::app::exit::sentence;
 use crate::app::operator_token;
+use crate::app::own_postgres;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};
-use crate::app::up;
 use crate::machine::clock::now;
 use crate::machine::secret::SecretHash;
 use crate::store::schema::inspection::{self, SchemaState, ServerFacts};
@@ -112,7 +112,7 @@ impl Fault {
 /// data directory's private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {
-        let opened = match up::database_options(url) {
+        let opened = match own_postgres::database_options(url) {
             Ok(options) => open(&options, data_dir).await,
             Err(error) => {
                 Err(Fault::new(error.to_string(), "correct --database-url, LANDFALL_DATABASE_URL or database_url"))
@@ -145,7 +145,7 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
 
 async fn open(options: &PgConnectOptions, data_dir: &Path) -> Result<OpenedDatabase, Fault> {
     let asked = in_time(DATABASE, async {
-        let mut conn = up::reach(options).await.map_err(|error| {
+        let mut conn = own_postgres::reach(options).await.map_err(|error| {
             let remedy = "check that the server runs, the database URL with its role and password, and that no firewall \
                           blocks the connection";
             Fault::new(sentence(&error), remedy)

@@ -2,12 +2,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use chrono::TimeDelta;
+use nix::unistd::Uid;
 
 use super::account::AccountFacts;
 use super::names::Resolved;
 use super::time_limit::PATIENCE;
 use super::*;
 use crate::app::address::AdvertisedAddress;
+use crate::app::start_options::Options;
 
 #[test]
 fn a_user_is_judged_by_who_owns_the_data_directory_and_by_the_port() {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::enrol_csv::{self, Rejected};
 use crate::app::exit::{print, usage};
-use crate::app::up::quoted;
+use crate::app::shell_words::quoted;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::contact_url::NO_CONTACT;
