@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ConnectionArgs;
-use super::output::progress::Bar;
+use super::output::progress_bar::Bar;
 use crate::app::backup::{self, Backup, MadeBackup, Restore, RestoredBackup};
 use crate::app::exit::print;
 use crate::app::shell_words::quoted;
@@ -33,6 +33,13 @@ impl DatabaseArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall backup /backups/landfall-monday.tar
+  landfall backup --database-url postgres://u@db/landfall --data-dir one monday.tar
+
+The backup is a snapshot of one moment: sites, batches, agents, measurements and the log, but not the pages,
+which agents store. The file is a tar archive: manifest.json describes it, and SHA256SUMS verifies it.")]
 pub(super) struct BackupArgs {
     /// The file to write, readable only by its owner
     file: PathBuf,
@@ -86,6 +93,13 @@ fn megabytes(bytes: u64) -> f64 {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall restore monday.tar --data-dir /var/lib/landfall
+  landfall restore monday.tar --database-url postgres://u@db/empty --data-dir one
+
+Stop the old scheduler first. Agents reconnect by themselves if the restored scheduler has the old one's address. Everything
+that happened after the backup is lost; the command ends by printing what that means.")]
 pub(super) struct RestoreArgs {
     /// A file that `landfall backup` wrote
     file: PathBuf,

@@ -1,353 +1,47 @@
-//! `landfall batches`: lists and shows batches.
+//! `landfall batches`: declares the commands, whose modules run them.
 
-pub(super) mod cancel_and_retry;
-pub(crate) mod follow;
+mod cancel;
+pub(super) mod follow;
+mod list;
 pub(super) mod policy;
+mod progress_display;
+pub(crate) mod progress_text;
 mod remove;
+pub(super) mod show;
 mod wait;
 
-use std::fmt::Write;
+use clap::Subcommand;
 
-use clap::{Args, Subcommand};
-use humantime::format_duration;
-use landfall_proto::json::Word as _;
-use landfall_proto::v1::{
-    Batch, BatchProgress, BatchState, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse,
-    ShowBatchRequest, ShowBatchResponse,
-};
-use serde::Serialize;
-
+use self::cancel::CancelArgs;
+use self::list::ListArgs;
 use self::remove::RemoveArgs;
+use self::show::ShowArgs;
 use self::wait::WaitArgs;
 use super::ConnectionArgs;
-use super::connection::Client;
-use super::filters::TimeArgs;
-use super::flag_values::one_of;
-use super::flag_values::timestamp;
-use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
-use super::watch_flag::WatchFlag;
-use crate::app::exit;
-use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
-use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
-
-/// Maximum number of kinds of reasons for failed sites that are shown without --wide.
-const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BatchesCommand {
     /// List the batches, the newest first
-    #[command(after_help = "Example:\n  landfall batches list --state open --since 2026-11-01")]
     List(ListArgs),
     /// Show one batch: its progress, and why sites failed
-    Show {
-        /// The batch
-        #[arg(value_name = "NAME")]
-        batch: String,
-        #[command(flatten)]
-        format: ShowFormatArgs,
-        #[command(flatten)]
-        watch: WatchFlag,
-    },
+    Show(ShowArgs),
     /// Remove a batch with its results, events and discovered hosts; its sites and their measurements stay
-    #[command(after_help = "\
-Examples:
-  landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
-  landfall batches remove mistake --cancel
-
-It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it
-ends, nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
     Remove(RemoveArgs),
     /// Wait until every site of these batches has ended; exit code 3 means that sites failed, 4
     /// that the time limit passed first
-    #[command(
-        after_help = "Example:\n  landfall batches wait autumn winter --timeout 30m && landfall report agents --batch autumn"
-    )]
     Wait(WaitArgs),
     /// Cancel every site of a batch that has not ended; crawls under way are stopped
-    Cancel {
-        /// The batch
-        #[arg(value_name = "NAME")]
-        batch: String,
-    },
+    Cancel(CancelArgs),
 }
 
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::List(args) => args.run(connection).await,
-            Self::Show { batch, format, watch } => {
-                let ask = async |client: &Client| {
-                    let request = ShowBatchRequest { batch: batch.clone() };
-                    ShownBatch::try_from(client.answer(client.sites().show_batch(request).await)?)
-                };
-                watch.print(connection, &format, ask, |shown, view| format.text(shown, text, view)).await
-            }
-            Self::Wait(args) => {
-                exit::unless_interrupted(args.run(connection), || "the batches continue".to_owned()).await
-            }
+            Self::Show(args) => args.run(connection).await,
+            Self::Wait(args) => args.run(connection).await,
             Self::Remove(args) => args.run(connection).await,
-            Self::Cancel { batch } => {
-                cancel_and_retry::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
-            }
+            Self::Cancel(args) => args.run(connection).await,
         }
-    }
-}
-
-/// Which batches are listed: those that meet every flag.
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    /// Only batches in this state: open until every site has ended, then ended
-    #[arg(long, value_name = "STATE", value_parser = one_of([BatchState::Open, BatchState::Ended], BatchState::word))]
-    state: Option<BatchState>,
-    #[command(flatten)]
-    time: TimeArgs,
-    /// Maximum number of batches; 0: all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    limit: u64,
-    #[command(flatten)]
-    format: FormatArgs<Batch>,
-    #[command(flatten)]
-    watch: WatchFlag,
-}
-
-impl ListArgs {
-    async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { state, time, limit, format, watch } = self;
-        let none = match (state, time.are_unset()) {
-            (None, true) => "no batches yet: landfall sites submit FILE --batch NAME\n",
-            _ => "no batch matches\n",
-        };
-        let request = ListBatchesRequest {
-            limit,
-            state: state.unwrap_or(BatchState::Unspecified).into(),
-            since: time.since.map(timestamp),
-            until: time.until.map(timestamp),
-        };
-        let ask = async |client: &Client| client.answer(client.sites().list_batches(request).await);
-        let text = |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
-        watch.print(connection, &format, ask, text).await
-    }
-}
-
-impl Row for Batch {
-    const COLUMNS: &'static [Column<Self>] = &[
-        ("name", |row, _| row.name.clone()),
-        ("strategy", |row, _| row.strategy.clone()),
-        (">open", |row, _| output::count_cell(row.open)),
-        (">done", |row, _| output::count_cell(row.done)),
-        (">failed", |row, _| output::count_cell(row.failed)),
-        (">cancelled", |row, _| output::count_cell(row.cancelled)),
-        ("created", |row, view| view.when(row.created_at)),
-    ];
-}
-
-/// A batch, as printed in JSON.
-#[derive(Debug, Serialize)]
-pub(super) struct ShownBatch {
-    name: String,
-    strategy: String,
-    #[serde(flatten)]
-    policy: CrawlPolicy,
-    #[serde(flatten)]
-    progress: BatchProgress,
-    /// Whether the scheduler's answer contained the progress.
-    #[serde(skip)]
-    has_progress: bool,
-    endings: Vec<Ending>,
-    constraints: Constraints,
-}
-
-impl TryFrom<ShowBatchResponse> for ShownBatch {
-    type Error = anyhow::Error;
-
-    fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
-        let ShowBatchResponse { name, strategy, policy, progress, endings, constraints } = shown;
-        let policy = PolicyRequest::try_from(policy.unwrap_or_default())?.or(&CrawlPolicy::default());
-        let constraints = ConstraintsRequest::try_from(constraints.unwrap_or_default())?.whole();
-        let (has_progress, progress) = (progress.is_some(), progress.unwrap_or_default());
-        Ok(Self { name, strategy, policy, progress, has_progress, endings, constraints })
-    }
-}
-
-pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
-    let mut text = String::new();
-    writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
-    let ShownBatch { policy, progress, .. } = shown;
-    writeln!(
-        text,
-        "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
-        policy.max_pages,
-        output::bytes_cell(policy.max_bytes),
-        policy.max_depth,
-        format_duration(policy.max_duration),
-        format_duration(policy.request_interval),
-    )?;
-    write_rest(&mut text, policy)?;
-    let agents = agents_line(&shown.constraints);
-    if !agents.is_empty() {
-        writeln!(text, "  agents     {agents}")?;
-    }
-    if shown.has_progress {
-        writeln!(text, "  sites      {}", follow::states(progress))?;
-    }
-    // The estimate changes with every answer, so it is left out if only changed answers are
-    // printed.
-    if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
-        writeln!(text, "  remaining  {}", follow::left(estimate))?;
-    }
-    if progress.next_recrawl.is_some() {
-        writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
-    }
-    write_endings(&mut text, &shown.endings, if view.wide { usize::MAX } else { KINDS })?;
-    Ok(view.fold(&text))
-}
-
-/// Writes why sites failed or were cancelled: at most `kinds` kinds of reasons, each with one
-/// site's reason as an example.
-fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
-    for (index, ending) in endings.iter().take(kinds).enumerate() {
-        let head = if index == 0 { "because" } else { "" };
-        let (kind, count) = (ReasonKind::try_from(ending.kind()), output::number(ending.tasks));
-        match kind {
-            Ok(kind) => {
-                writeln!(text, "  {head:<9}  {count} {} ({})", kind.words(), kind.name())?;
-                let one = if ending.tasks == 1 { "" } else { "for example " };
-                writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
-            }
-            // An older scheduler sends no kind, and a newer scheduler may send a kind that
-            // this program does not know.
-            Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
-        }
-    }
-    match endings.len().saturating_sub(kinds) {
-        0 => Ok(()),
-        1 => writeln!(text, "             and 1 more kind: --wide"),
-        more => writeln!(text, "             and {more} more kinds: --wide"),
-    }
-}
-
-/// Writes the less common values of a policy, if they differ from the defaults.
-fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
-    if policy.shortest_interval != policy.request_interval {
-        writeln!(text, "             for a large site every {}", format_duration(policy.shortest_interval))?;
-    }
-    for (head, patterns) in [("include", &policy.include), ("exclude", &policy.exclude)] {
-        if !patterns.is_empty() {
-            writeln!(text, "  {head:<9}  {}", patterns.join(" "))?;
-        }
-    }
-    if policy.max_hosts != CrawlPolicy::default().max_hosts {
-        writeln!(text, "  hosts      at most {} stored", policy.max_hosts)?;
-    }
-    if !policy.sitemaps {
-        writeln!(text, "  sitemaps   not read")?;
-    }
-    if !policy.store {
-        writeln!(text, "  store      not stored")?;
-    }
-    if let Some(contact_url) = &policy.contact_url {
-        writeln!(text, "  contact    {contact_url}")?;
-    }
-    if let Some(user_agent) = &policy.user_agent {
-        writeln!(text, "  crawls as  {user_agent}")?;
-    }
-    if let Some(recrawl_interval) = policy.recrawl_interval {
-        writeln!(text, "  recrawl    {} after each crawl", format_duration(recrawl_interval))?;
-    }
-    Ok(())
-}
-
-/// Describes which agents may crawl for a batch; empty if all agents may.
-fn agents_line(asked: &Constraints) -> String {
-    let mut parts = Vec::new();
-    let lists =
-        [("in ", &asked.countries, " or "), ("of ", &asked.carriers, " or "), ("tagged ", &asked.tags, " and ")];
-    for (what, values, between) in lists {
-        if !values.is_empty() {
-            parts.push(format!("{what}{}", values.join(between)));
-        }
-    }
-    if let Some(bytes) = asked.bytes_per_day {
-        parts.push(format!("at most {} a day each", output::bytes_cell(bytes)));
-    }
-    if asked.unmet == UnmetAction::Fail {
-        parts.push("else sites fail".to_owned());
-    }
-    parts.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use landfall_proto::v1;
-
-    use super::*;
-
-    #[test]
-    fn a_batch_says_its_policy() {
-        let policy: PolicyRequest = toml::from_str(
-            "max_pages = 5\nmax_bytes = 1048576\nmax_depth = 2\nmax_hosts = 7\nmax_duration = '1m'\nrequest_interval = '2s'\n\
-             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a', '/x']\nexclude = ['/b', '/x']\n\
-             contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot/1.2'\nrecrawl_interval = '7d'",
-        )
-        .unwrap();
-        let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
-        let shown = ShownBatch::try_from(shown).unwrap();
-        let text = text(&shown, &View::plain()).unwrap();
-        let said = "a request every 2s\n             for a large site every 1s\n  include    /a /x\n  exclude    /b /x\n  \
-                    hosts      at most 7 stored\n  sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
-                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
-        assert!(text.ends_with(said), "{text}");
-        let json = serde_json::to_value(shown).unwrap();
-        assert_eq!(
-            (&json["max_pages"], &json["max_duration_ms"], &json["store"]),
-            (&5.into(), &60_000.into(), &false.into())
-        );
-        assert_eq!(
-            (&json["recrawl_interval_ms"], &json["constraints"]["unmet"]),
-            (&604_800_000.into(), &"wait".into())
-        );
-    }
-
-    #[test]
-    fn a_batch_says_how_far_it_is_and_why_sites_failed() {
-        let ending = |kind: v1::ReasonKind, tasks| Ending {
-            kind: kind.into(),
-            tasks,
-            site: "a.cn".to_owned(),
-            reason: "failed: so".to_owned(),
-        };
-        let shown = ShowBatchResponse {
-            name: "autumn".to_owned(),
-            strategy: "gnp-top3".to_owned(),
-            progress: Some(BatchProgress { complete: 2, failed: 3, ..BatchProgress::default() }),
-            endings: vec![ending(v1::ReasonKind::NoConnection, 2), ending(v1::ReasonKind::Poison, 1)],
-            ..ShowBatchResponse::default()
-        };
-        let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
-                    because    2 the connection failed (no-connection)\n               for example a.cn: failed: so\n             \
-                    1 crashed too often (poison)\n               a.cn: failed: so\n";
-        let mut shown = ShownBatch::try_from(shown).unwrap();
-        assert_eq!(text(&shown, &View::plain()).unwrap(), said);
-        // An older scheduler sends only the reason, without a kind.
-        shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
-        assert!(text(&shown, &View::plain()).unwrap().ends_with("\n  because    12,345 failed: so\n"));
-        shown.endings = vec![ending(v1::ReasonKind::Tls, 1); KINDS + 2];
-        let cut = text(&shown, &View::plain()).unwrap();
-        assert!(cut.ends_with("\n             and 2 more kinds: --wide\n"), "{cut}");
-        let wide = text(&shown, &View { wide: true, ..View::plain() }).unwrap();
-        assert_eq!(wide.matches("TLS failed (tls)").count(), KINDS + 2);
-    }
-
-    #[test]
-    fn constraints_are_said_in_a_line() {
-        let asked = Constraints {
-            countries: vec!["CN".into(), "JP".into()],
-            carriers: vec!["CERNET".into()],
-            tags: vec!["fast".into()],
-            bytes_per_day: Some(7),
-            unmet: UnmetAction::Fail,
-        };
-        assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else sites fail");
-        assert_eq!(agents_line(&Constraints::default()), "");
     }
 }

@@ -38,6 +38,14 @@ const MOST_BATCHES: u64 = 1000;
 type Landfall = fn() -> clap::Command;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  source <(landfall completions bash)                          in ~/.bashrc
+  landfall completions zsh > ~/.zfunc/_landfall                with ~/.zfunc in fpath
+  landfall completions fish | source                           in ~/.config/fish/config.fish
+
+The Debian package installs them. Names come from the scheduler; if it does not answer within a second, none
+are offered.")]
 pub(super) struct CompletionsArgs {
     /// The shell
     #[arg(value_parser = ["bash", "zsh", "fish"])]

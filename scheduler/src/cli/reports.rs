@@ -1,5 +1,4 @@
-//! `landfall report`: shows results by task and by agent. The module `throughput` shows
-//! results over time.
+//! `landfall report`: declares the commands, whose modules run them.
 
 pub(super) mod accuracy;
 mod agents;
@@ -16,31 +15,17 @@ use clap::Subcommand;
 
 use self::accuracy::AccuracyArgs;
 use self::agents::AgentsArgs;
-use self::assignments::AssignmentRow;
+use self::assignments::AssignmentsArgs;
 use self::failures::FailuresArgs;
 use self::hosts::HostsArgs;
 use self::html::HtmlArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
-use super::output::FormatArgs;
-use super::sites::list::TasksArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
     /// Which agent crawled each site of a batch, and why
-    #[command(after_help = "\
-Examples:
-  landfall report assignments --batch autumn --format csv > autumn.csv
-  landfall report assignments --batch autumn --state failed --reason timed-out")]
-    Assignments {
-        #[command(flatten)]
-        tasks: TasksArgs,
-        /// Maximum number of rows; 0: all
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        limit: u64,
-        #[command(flatten)]
-        format: FormatArgs<AssignmentRow>,
-    },
+    Assignments(AssignmentsArgs),
     /// What each agent did
     Agents(AgentsArgs),
     /// A batch's progress by agent and by strategy, and its remaining time
@@ -63,7 +48,7 @@ impl ReportCommand {
             Self::Failures(args) => args.run(connection).await,
             Self::Hosts(args) => args.run(connection).await,
             Self::Html(args) => args.run(connection).await,
-            Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
+            Self::Assignments(args) => args.run(connection).await,
             Self::Agents(args) => args.run(connection).await,
         }
     }

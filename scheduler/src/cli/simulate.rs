@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::files::{beside, write};
-use super::flag_values::one_of;
-use super::output::progress::Bar;
+use super::filters::one_of;
+use super::output::progress_bar::Bar;
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use crate::app::exit::{sentence, usage};
 use crate::gnp::{PlainSwitches, RefinedSwitches, Tier};
@@ -25,6 +25,11 @@ use crate::simulate::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall simulate --matrix rtt.csv.gz                                    thirty agents, nine of them landmarks
+  landfall simulate --matrix rtt.csv.gz --landmarks 15 --format json
+  landfall simulate --matrix rtt.csv.gz --strategy gnp-top3,gnp-confirmed --dump pairs.csv")]
 pub(super) struct SimulateArgs {
     /// Measured round trips: a square matrix in milliseconds, comma-separated, gzip or plain,
     /// without a header; rows are sources, columns are destinations, nan means not measured

@@ -11,13 +11,21 @@ use landfall_proto::v1::{
 };
 
 use super::ConnectionArgs;
-use super::batches::follow;
+use super::batches::progress_text;
 use super::connection::Client;
 use super::output::{self, Column, Row, ShowFormatArgs, View, bytes_cell, count_cell, counted, number};
 use super::watch_flag::WatchFlag;
 use crate::app::exit::{self, Code};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall status --watch
+  landfall status --check > /dev/null || mail -s 'landfall needs attention' operator@example.org < /dev/null
+  landfall status -o json | jq '.attention[].command'
+
+Each finding below `attention` is followed by the command that helps. A finding with `!` is urgent: work has stopped, or is
+about to.")]
 pub(super) struct StatusArgs {
     /// Maximum number of batches to show, the newest first
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -70,7 +78,7 @@ impl Row for BatchStatus {
 }
 
 fn left(batch: &BatchStatus) -> String {
-    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), follow::left_cell)
+    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), progress_text::left_cell)
 }
 
 /// Formats a share in per cent, rounded down, so that 100 % means all.

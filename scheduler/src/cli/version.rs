@@ -1,6 +1,7 @@
 //! `landfall version`: prints the version of this program, and the version of the scheduler that
 //! commands would use.
 
+use clap::Args;
 use landfall_proto::v1::ShowSchedulerRequest;
 use serde::Serialize;
 use tonic::Code;
@@ -9,6 +10,13 @@ use super::ConnectionArgs;
 use super::connection::Client;
 use super::output::ShowFormatArgs;
 use crate::app::exit::sentence;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall version --format json")]
+pub(super) struct VersionArgs {
+    #[command(flatten)]
+    format: ShowFormatArgs,
+}
 
 #[derive(Debug, Default, Serialize)]
 struct Versions {
@@ -20,25 +28,28 @@ struct Versions {
     problem: Option<String>,
 }
 
-/// Prints the versions. If the scheduler cannot be reached, the output states the problem, but the
-/// command succeeds.
-pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let own = Versions { version: crate::VERSION, ..Versions::default() };
-    let shown = match Client::connect(connection).await {
-        Err(error) => Versions { problem: Some(sentence(&error)), ..own },
-        Ok(client) => {
-            let asked = client.fleet().show_scheduler(ShowSchedulerRequest {}).await;
-            let (version, problem) = match asked {
-                Ok(answer) => (Some(answer.into_inner().version), None),
-                Err(status) if status.code() == Code::Unimplemented => {
-                    (None, Some("it does not report its version because it is older than this program".to_owned()))
-                }
-                Err(status) => (None, Some(sentence(&client.refusal(&status)))),
-            };
-            Versions { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
-        }
-    };
-    format.print(&shown, |shown, _| Ok(text(shown)))
+impl VersionArgs {
+    /// Prints the versions. If the scheduler cannot be reached, the output states the problem, but the
+    /// command succeeds.
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { format } = self;
+        let own = Versions { version: crate::VERSION, ..Versions::default() };
+        let shown = match Client::connect(connection).await {
+            Err(error) => Versions { problem: Some(sentence(&error)), ..own },
+            Ok(client) => {
+                let asked = client.fleet().show_scheduler(ShowSchedulerRequest {}).await;
+                let (version, problem) = match asked {
+                    Ok(answer) => (Some(answer.into_inner().version), None),
+                    Err(status) if status.code() == Code::Unimplemented => {
+                        (None, Some("it does not report its version because it is older than this program".to_owned()))
+                    }
+                    Err(status) => (None, Some(sentence(&client.refusal(&status)))),
+                };
+                Versions { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
+            }
+        };
+        format.print(&shown, |shown, _| Ok(text(shown)))
+    }
 }
 
 fn text(shown: &Versions) -> String {

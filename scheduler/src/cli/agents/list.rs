@@ -8,8 +8,7 @@ use landfall_proto::v1::{Agent, ListAgentsRequest, ListAgentsResponse, ServiceSt
 use super::service::{service, service_tone};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::filters::PlaceArgs;
-use crate::cli::flag_values::one_of;
+use crate::cli::filters::{PlaceArgs, one_of};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, Tone, View, level_cell, text_cell};
 use crate::cli::watch_flag::WatchFlag;
 

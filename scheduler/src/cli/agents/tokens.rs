@@ -7,8 +7,7 @@ use landfall_proto::v1::{Enrolment, EnrolmentState, ListEnrolmentsRequest, Revok
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::filters::PlaceArgs;
-use crate::cli::flag_values::one_of;
+use crate::cli::filters::{PlaceArgs, one_of};
 use crate::cli::output::{self, Column, FormatArgs, Row};
 
 const TOKEN_STATES: [EnrolmentState; 4] =

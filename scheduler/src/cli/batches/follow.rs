@@ -1,22 +1,20 @@
-//! Follows a batch: shows a progress bar on a terminal, otherwise prints one line per change.
-//! Prints a summary at the end.
+//! Follows a batch to its end, and prints a summary.
 //!
 //! A broken stream is opened again, at another scheduler if there are several, because the batch
 //! continues while a scheduler restarts.
 
-use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
 use landfall_proto::json::moment;
-use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
+use landfall_proto::v1::{BatchProgress, WatchBatchRequest};
 use tonic::Status;
 
+use super::progress_display::ProgressDisplay;
+use super::progress_text::{ended, states, total};
 use crate::app::exit::{self, print};
 use crate::cli::connection::{self, Client};
-use crate::cli::output::progress::Bar;
-use crate::cli::output::{counted, fetched, number, relative};
+use crate::cli::output::{counted, relative};
 use crate::machine::clock::now;
 
 /// Maximum number of consecutive attempts to open a broken stream again, if no attempt receives a
@@ -26,14 +24,6 @@ const REOPENED_AT_MOST: u32 = 20;
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
 /// Time without an answer after which the command prints that it is waiting.
 const SILENCE: Duration = Duration::from_secs(2);
-
-/// Follows a batch to its end, and reports failed sites.
-pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
-    let mut last = None;
-    let goes_on = || format!("the batch continues: `landfall sites watch --batch {batch}` follows it");
-    exit::unless_interrupted(to_end(client, batch, &mut last), goes_on).await?;
-    tell(&[(batch.to_owned(), last.unwrap_or_default())])
-}
 
 /// Follows a batch until the newest round of every site has ended. Recrawls that begin later are
 /// not awaited.
@@ -120,113 +110,6 @@ async fn follow(
     }
 }
 
-pub(in crate::cli) fn ended(progress: &BatchProgress) -> u64 {
-    progress.complete + progress.truncated + progress.failed + progress.cancelled
-}
-
-pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
-    let BatchProgress { submitted, measuring, located, assigned, leased, .. } = progress;
-    submitted + measuring + located + assigned + leased + ended(progress)
-}
-
-/// Shows the progress on standard error, so that standard output contains only the summary.
-enum ProgressDisplay {
-    Bar(Bar),
-    Lines,
-}
-
-impl ProgressDisplay {
-    fn new() -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self::Lines;
-        }
-        Self::Bar(Bar::new(ProgressBar::new(0), "[{elapsed_precise}] {bar:30} {pos}/{len} {msg}"))
-    }
-
-    fn show(&self, progress: &BatchProgress, last: Option<&BatchProgress>) {
-        match self {
-            Self::Bar(bar) => {
-                bar.set_length(total(progress));
-                bar.set_position(ended(progress));
-                bar.set_message(line(progress));
-            }
-            // No line is printed if only the estimate changed, because the estimate changes
-            // with every message.
-            Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
-            Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
-        }
-    }
-
-    /// Prints a message without disturbing the progress bar.
-    fn say(&self, sentence: &str) {
-        match self {
-            Self::Bar(bar) => bar.suspend(|| eprintln!("{sentence}")),
-            Self::Lines => eprintln!("{sentence}"),
-        }
-    }
-}
-
-fn unestimated(progress: &BatchProgress) -> BatchProgress {
-    BatchProgress { estimate: None, ..progress.clone() }
-}
-
-/// Describes the number of tasks in each state, and the estimated remaining time.
-fn line(progress: &BatchProgress) -> String {
-    let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
-    left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
-}
-
-/// Describes the estimated remaining time of a batch, or why there is no estimate.
-pub(in crate::cli) fn left(estimate: &Estimate) -> String {
-    let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
-    let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
-    let parts: Vec<String> =
-        about.into_iter().chain((!estimate.note.is_empty()).then(|| estimate.note.clone())).collect();
-    parts.join("; ")
-}
-
-/// The estimated remaining time as a cell of a table, or why there is no estimate.
-pub(crate) fn left_cell(estimate: &Estimate) -> String {
-    let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
-    time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
-}
-
-/// Rounds a duration up: to seconds, above an hour to minutes, above a day to hours.
-fn rough(time: Duration) -> String {
-    let unit = match time.as_secs() {
-        0..3_600 => 1,
-        3_600..86_400 => 60,
-        _ => 3_600,
-    };
-    let units = time.as_secs().div_ceil(unit).max(1);
-    humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
-}
-
-/// Lists the states that have tasks, with the number of tasks in each state.
-pub(in crate::cli) fn states(progress: &BatchProgress) -> String {
-    let named = [
-        ("submitted", progress.submitted),
-        ("measuring", progress.measuring),
-        ("located", progress.located),
-        ("assigned", progress.assigned),
-        ("leased", progress.leased),
-        ("complete", progress.complete),
-        ("truncated", progress.truncated),
-        ("failed", progress.failed),
-        ("cancelled", progress.cancelled),
-    ];
-    let mut parts: Vec<String> = named
-        .iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| format!("{} {name}", number(*count)))
-        .collect();
-    if parts.is_empty() {
-        parts.push("no site".to_owned());
-    }
-    let states = parts.join(", ") + &fetched(progress.pages, progress.bytes);
-    if progress.waiting_for.is_empty() { states } else { format!("{states}; {}", progress.waiting_for) }
-}
-
 fn summary(batch: &str, progress: &BatchProgress) -> String {
     let mut summary = format!("batch {batch}: {}\n", states(progress));
     if let Some(next) = moment(progress.next_recrawl) {
@@ -238,37 +121,6 @@ fn summary(batch: &str, progress: &BatchProgress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_says_what_holds_anything_and_what_is_waited_for() {
-        let progress = BatchProgress {
-            measuring: 3,
-            complete: 1,
-            truncated: 1,
-            pages: 12,
-            bytes: 3_400,
-            waiting_for: "no agent is connected".to_owned(),
-            ..BatchProgress::default()
-        };
-        assert_eq!((ended(&progress), total(&progress)), (2, 5));
-        assert_eq!(states(&progress), "3 measuring, 1 complete, 1 truncated, 12 pages, 3.4 kB; no agent is connected");
-    }
-
-    #[test]
-    fn what_is_left_is_said_roughly_and_with_what_is_not_in_it() {
-        let estimate = |seconds, note: &str| Estimate {
-            left: Some(prost_types::Duration { seconds, nanos: 1 }),
-            sites: 20,
-            note: note.to_owned(),
-            ..Estimate::default()
-        };
-        assert_eq!(left(&estimate(0, "")), "about 1s left for 20 sites");
-        assert_eq!(left(&estimate(130, "so; and so")), "about 2m 10s left for 20 sites; so; and so");
-        assert_eq!(left(&estimate(2 * 86_400 + 61, "")), "about 2days 1h left for 20 sites");
-        let none = Estimate { note: "no estimate yet: no site has ended".to_owned(), ..Estimate::default() };
-        let progress = BatchProgress { leased: 1, estimate: Some(none), ..BatchProgress::default() };
-        assert_eq!(line(&progress), "1 leased; no estimate yet: no site has ended");
-    }
 
     #[test]
     fn the_summary_counts_truncated_apart() {

@@ -12,6 +12,13 @@ use crate::cli::output::counted;
 const TOLD_EVERY: u64 = 20_000;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
+  landfall batches remove mistake --cancel
+
+It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it
+ends, nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
 pub(in crate::cli) struct RemoveArgs {
     /// The batch
     #[arg(value_name = "NAME")]

@@ -7,11 +7,15 @@ use clap::Args;
 use humantime::{format_duration, parse_duration};
 
 use super::follow;
+use super::progress_text::{ended, total};
 use crate::app::exit::{self, Code};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  landfall batches wait autumn winter --timeout 30m && landfall report agents --batch autumn"
+)]
 pub(in crate::cli) struct WaitArgs {
     /// The batches
     #[arg(value_name = "NAME", required = true)]
@@ -28,16 +32,20 @@ fn timeout(text: &str) -> Result<Duration, String> {
 
 impl WaitArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        exit::unless_interrupted(self.wait(connection), || "the batches continue".to_owned()).await
+    }
+
+    async fn wait(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let mut waiting = None;
         let waited = async {
             let client = Client::connect(connection).await?;
-            let mut ended = Vec::new();
+            let mut over = Vec::new();
             for batch in &self.batches {
                 let (_, last) = waiting.insert((batch.as_str(), None));
                 follow::to_end(&client, batch, last).await?;
-                ended.push((batch.clone(), last.take().unwrap_or_default()));
+                over.push((batch.clone(), last.take().unwrap_or_default()));
             }
-            follow::tell(&ended)
+            follow::tell(&over)
         };
         let Some(timeout) = self.timeout else { return waited.await };
         if let Ok(waited) = tokio::time::timeout(timeout, waited).await {
@@ -45,8 +53,8 @@ impl WaitArgs {
         }
         let left = match &waiting {
             Some((batch, Some(progress))) => {
-                let open = follow::total(progress).saturating_sub(follow::ended(progress));
-                format!("{open} of {} sites of batch {batch} have not ended", follow::total(progress))
+                let open = total(progress).saturating_sub(ended(progress));
+                format!("{open} of {} sites of batch {batch} have not ended", total(progress))
             }
             Some((batch, None)) => format!("the scheduler has not reported on batch {batch}"),
             None => "no scheduler answered".to_owned(),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::output::escape;
+use crate::cli::output::csv::escape_csv;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
 /// The message while there is no embedding.
@@ -231,7 +231,7 @@ impl Export {
             ];
             writer.write_record(start.into_iter().chain(agent.position_ms.iter().map(f64::to_string)))?;
         }
-        escape::csv(String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
+        escape_csv(String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
     }
 }
 

@@ -132,8 +132,8 @@ impl Printed {
     }
 
     fn rows<M: Message + Default, R: output::PrintedRow>(&mut self, name: &str, show: impl Fn(M) -> R) {
-        let csv = output::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
-        assert!(csv.starts_with(&output::csv_text::<R>(&[], true).unwrap()));
+        let csv = output::csv::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
+        assert!(csv.starts_with(&output::csv::csv_text::<R>(&[], true).unwrap()));
         write!(self.text, "{name}, CSV:\n{csv}").unwrap();
         self.shown(name, show);
     }
@@ -182,7 +182,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
         // The generated policy and constraints are removed, because their values are out of bounds.
         (shown.policy, shown.constraints) = (None, None);
-        batches::ShownBatch::try_from(shown).unwrap()
+        batches::show::ShownBatch::try_from(shown).unwrap()
     });
     printed.answers.add("batches show", batch_with_every_setting());
     printed.shown("status", |status: v1::ShowStatusResponse| status);
@@ -257,7 +257,7 @@ fn batch_with_every_setting() -> serde_json::Value {
         constraints: Some(constraints),
         ..v1::ShowBatchResponse::default()
     };
-    serde_json::to_value(batches::ShownBatch::try_from(shown).unwrap()).unwrap()
+    serde_json::to_value(batches::show::ShownBatch::try_from(shown).unwrap()).unwrap()
 }
 
 const MANY: u64 = 123_456_789;
@@ -336,7 +336,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     fits(&status::text(&long.filled(), &view).unwrap());
     fits(&explain::text(&long.filled(), &view).unwrap());
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
-    fits(&batches::text(&batches::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
+    fits(&batches::show::text(&batches::show::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
     let grown = v1::ThroughputResponse { growth: vec![long.filled(); 500], ..long.filled() };
     fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), &view));
     for change in ["stays", "removed"] {

@@ -5,8 +5,10 @@ use std::io::IsTerminal as _;
 use indicatif::ProgressBar;
 use tonic::Streaming;
 
-use super::progress::Bar;
-use super::{Format, FormatArgs, PrintedRow, Printer};
+use super::cells;
+use super::format_flags::FormatArgs;
+use super::progress_bar::Bar;
+use super::rows::{Format, PrintedRow, Printer};
 use crate::app::exit::print;
 use crate::cli::connection::Client;
 
@@ -44,7 +46,7 @@ pub(in crate::cli) async fn print_rows<M, R: PrintedRow>(
     }
     match format.format() {
         Format::Table if printer.is_empty() => print(none),
-        Format::Table => print(&super::more(more)),
+        Format::Table => print(&cells::more(more)),
         Format::Json | Format::Jsonl | Format::Csv | Format::Names => print(&printer.end()?),
     }
 }

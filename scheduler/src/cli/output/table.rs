@@ -231,6 +231,18 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
+/// Formats rows as a table inside a text. The table has no colours, because [`View::fold`] would
+/// remove them.
+pub(crate) fn table<R: Row>(rows: &[R], view: &View) -> String {
+    list(rows, &View { colors: false, ..*view })
+}
+
+/// Formats rows as a table, with colours if the terminal shows them.
+pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
+    let table = Table::fit(rows, view);
+    rows.iter().fold(table.head(), |text, row| text + &table.row(row))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::cells::text_cell;

@@ -6,7 +6,7 @@ use landfall_proto::v1::{self, AccuracyRequest, AccuracyResponse, AccuracyRow};
 use super::crawl_filter::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::flag_values::one_of;
+use crate::cli::filters::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, float_cell, share_cell, text_cell};
 use crate::cli::watch_flag::WatchFlag;
 use crate::model::ReportGroup;

@@ -1,13 +1,36 @@
-//! The rows of `landfall report assignments`: each task with its agent, and why the agent was
+//! `landfall report assignments`: lists each task of a batch with its agent, and why the agent was
 //! chosen.
 
+use clap::Args;
 use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, ReasonKind, Wait};
 use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
-use crate::cli::output::{self, Column, Row, Tone, count_cell, millis_cell, size_cell, text_cell};
-use crate::model::TaskState;
+use crate::cli::ConnectionArgs;
+use crate::cli::output::{self, Column, FormatArgs, Row, Tone, count_cell, millis_cell, size_cell, text_cell};
+use crate::cli::sites::list::{TasksArgs, task_tone};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall report assignments --batch autumn --format csv > autumn.csv
+  landfall report assignments --batch autumn --state failed --reason timed-out")]
+pub(in crate::cli) struct AssignmentsArgs {
+    #[command(flatten)]
+    tasks: TasksArgs,
+    /// Maximum number of rows; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<AssignmentRow>,
+}
+
+impl AssignmentsArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        self.tasks.print(AssignmentRow, self.limit, &self.format, connection).await
+    }
+}
 
 /// A task as a row of the report.
 #[derive(Debug, Default, Serialize)]
@@ -90,14 +113,5 @@ impl Row for AssignmentRow {
 
     fn tone(&self) -> Tone {
         task_tone(&self.0)
-    }
-}
-
-pub(in crate::cli) fn task_tone(row: &v1::AssignmentRow) -> Tone {
-    match TaskState::named(&row.state) {
-        Some(TaskState::Done) if row.outcome == "truncated" => Tone::Pausing,
-        Some(TaskState::Done) => Tone::Good,
-        Some(TaskState::Failed) => Tone::Bad,
-        _ => Tone::Plain,
     }
 }

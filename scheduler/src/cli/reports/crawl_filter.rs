@@ -4,8 +4,7 @@
 use clap::Args;
 use landfall_proto::v1;
 
-use crate::cli::filters::{PlaceArgs, TimeArgs};
-use crate::cli::flag_values::timestamp;
+use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::model::ReportGroup;
 
 /// Selects crawls by their agent, or failed sites by the agent that was chosen last for them.

@@ -12,9 +12,8 @@ use tonic::Status;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::{self, Client};
-use crate::cli::filters::PlaceArgs;
-use crate::cli::flag_values::{time, timestamp};
-use crate::cli::output::escape;
+use crate::cli::filters::{PlaceArgs, time, timestamp};
+use crate::cli::output::json::escape_json;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
@@ -28,6 +27,11 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall events --follow
+  landfall events --site www.example.cn --batch autumn
+  landfall events --agent harbin-cernet --newest 1000 --format json")]
 pub(in crate::cli) struct EventsArgs {
     /// Only events of this batch's sites
     #[arg(long, value_name = "NAME")]
@@ -117,7 +121,7 @@ impl EventsArgs {
                     *last = event.id.max(*last);
                     print(&match self.format.is_json() {
                         false => view.fold(&line(&event, &view)),
-                        true => escape::json(serde_json::to_string(&event)?) + "\n",
+                        true => escape_json(serde_json::to_string(&event)?) + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),

@@ -5,8 +5,7 @@ use landfall_proto::v1::{self, HostRow, HostsRequest};
 
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::filters::TimeArgs;
-use crate::cli::flag_values::timestamp;
+use crate::cli::filters::{TimeArgs, timestamp};
 use crate::cli::output::streamed::{print_rows, uncounted_bar};
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, yes_cell};
 

@@ -21,6 +21,14 @@ use crate::model::Strategy;
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall plan                                                            the fleet as it is
+  landfall plan --add city=Chengdu,carrier=Telecom,near=www.example.cn
+  landfall plan --remove harbin-cernet --add city=Harbin,carrier=Unicom,near=harbin-cernet,slots=8
+  landfall plan --suggest 3                                                where the next agents would help most
+
+It changes nothing. Distances come from the map; each located site counts as crawled once.")]
 pub(in crate::cli) struct PlanArgs {
     /// An agent to add: city=CITY,carrier=CARRIER,near=HOST and optionally slots=N,name=NAME. HOST
     /// is a located site or an agent with about the round trips that the new agent will have. May be

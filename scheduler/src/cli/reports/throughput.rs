@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::app::exit::usage;
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::follow::left;
+use crate::cli::batches::progress_text::left;
 use crate::cli::connection::Client;
 use crate::cli::output::{
     self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
@@ -78,7 +78,7 @@ fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, 
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     match (format.format(), by) {
         (Format::Table, _) => Ok(text(shown, view)),
-        (Format::Json, _) => output::json_text(shown),
+        (Format::Json, _) => output::json::json_text(shown),
         (rows @ (Format::Csv | Format::Jsonl), None | Some(By::Growth)) => output::rows_text(growth, rows, view),
         (rows @ (Format::Csv | Format::Jsonl), Some(By::Strategy)) => output::rows_text(strategies, rows, view),
         (Format::Names, _) | (Format::Csv | Format::Jsonl, Some(By::Agent)) => format.text(agents, "", 0, view),

@@ -8,13 +8,13 @@ use landfall_proto::v1::{
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::filters::{PlaceArgs, TimeArgs};
-use crate::cli::flag_values::timestamp;
+use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View, counted, number};
 use crate::cli::watch_flag::WatchFlag;
 
 /// Which circuits are listed: those that meet every flag.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall sites circuits --batch autumn --since 2h")]
 pub(in crate::cli) struct CircuitsArgs {
     /// Only sites of this batch
     #[arg(long, value_name = "NAME")]
@@ -56,6 +56,7 @@ impl CircuitsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
 pub(in crate::cli) struct ReopenArgs {
     /// The sites, each a host or scheme://host:port
     #[arg(value_name = "HOST", required_unless_present = "all")]

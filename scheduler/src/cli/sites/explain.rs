@@ -16,6 +16,10 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, level_cell};
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall explain www.example.cn
+  landfall explain www.example.cn --batch autumn --at 1017 --format json")]
 pub(in crate::cli) struct ExplainArgs {
     /// A host, or scheme://host:port
     #[arg(value_name = "HOST")]

@@ -7,15 +7,12 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::follow;
+use crate::cli::batches::progress_text::total;
 use crate::cli::connection::Client;
-use crate::cli::filters::{PlaceArgs, TimeArgs};
-use crate::cli::flag_values::one_of;
-use crate::cli::flag_values::timestamp;
-use crate::cli::output::progress::Bar;
+use crate::cli::filters::{PlaceArgs, TimeArgs, one_of, timestamp};
+use crate::cli::output::progress_bar::Bar;
 use crate::cli::output::streamed::{is_watched, print_rows, uncounted_bar};
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Row, Tone};
-use crate::cli::reports::assignments::task_tone;
 use crate::model::{ReasonKind, TaskState};
 
 /// Maximum number of rows in a table if no limit is given.
@@ -82,13 +79,18 @@ async fn bar(client: &Client, request: &AssignmentsRequest) -> Bar {
     }
     let shown = client.sites().show_batch(ShowBatchRequest { batch: whole.batch }).await.ok();
     match shown.and_then(|shown| shown.into_inner().progress) {
-        Some(progress) => Bar::counted(follow::total(&progress), "rows"),
+        Some(progress) => Bar::counted(total(&progress), "rows"),
         None => uncounted_bar(),
     }
 }
 
 /// The flags of `sites list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall sites list --batch autumn --state failed
+  landfall sites list --batch autumn --reason name-not-found --reason timed-out -o csv
+  landfall sites list --batch autumn --state leased --agent harbin-cernet")]
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     tasks: TasksArgs,
@@ -146,5 +148,15 @@ impl Row for SiteRow {
 
     fn tone(&self) -> Tone {
         task_tone(&self.0)
+    }
+}
+
+/// The tone of a task, by its state and outcome.
+pub(in crate::cli) fn task_tone(row: &v1::AssignmentRow) -> Tone {
+    match TaskState::named(&row.state) {
+        Some(TaskState::Done) if row.outcome == "truncated" => Tone::Pausing,
+        Some(TaskState::Done) => Tone::Good,
+        Some(TaskState::Failed) => Tone::Bad,
+        _ => Tone::Plain,
     }
 }

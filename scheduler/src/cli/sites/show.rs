@@ -2,13 +2,33 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use landfall_proto::json;
 use landfall_proto::v1::{
-    Candidate, CrawlProgress, GlobePosition, ResolvedAddress, ShowSiteResponse, SiteMeasurement, SiteOrder,
-    SitePlacement, SiteTask, SiteVerdict,
+    Candidate, CrawlProgress, GlobePosition, ResolvedAddress, ShowSiteRequest, ShowSiteResponse, SiteMeasurement,
+    SiteOrder, SitePlacement, SiteTask, SiteVerdict,
 };
 
-use crate::cli::output::{self, Column, Row, View, counted};
+use crate::cli::ConnectionArgs;
+use crate::cli::connection::Client;
+use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ShowArgs {
+    /// A host, or scheme://host:port
+    #[arg(value_name = "HOST")]
+    site: String,
+    #[command(flatten)]
+    format: ShowFormatArgs<SiteMeasurement>,
+}
+
+impl ShowArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { site, format } = self;
+        let client = Client::connect(connection).await?;
+        format.print(&client.answer(client.sites().show_site(ShowSiteRequest { site }).await)?, text)
+    }
+}
 
 /// Formats a position on the globe, with its source.
 pub(crate) fn globe_cell(position: Option<&GlobePosition>) -> String {

@@ -17,14 +17,14 @@ use landfall_proto::v1::submit_request::Part;
 use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
 
+use super::watch;
 use crate::app::exit::{self, print, usage};
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::follow;
 use crate::cli::batches::policy::PolicyArgs;
 use crate::cli::connection::Client;
 use crate::cli::files::{read_bytes, shown};
 use crate::cli::output::number;
-use crate::cli::output::progress::Bar;
+use crate::cli::output::progress_bar::Bar;
 use crate::machine::secret::Secret;
 use crate::model::Strategy;
 use crate::model::constraints::ConstraintsRequest;
@@ -43,7 +43,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     let (batch, watch) = (args.batch.clone(), args.watch);
     let sent = Arc::new(AtomicBool::new(false));
     let client = exit::unless_interrupted(submit_list(args, connection, &sent), || interrupted(&batch, &sent)).await?;
-    if watch { follow::watch(&client, &batch).await } else { Ok(()) }
+    if watch { watch::watch(&client, &batch).await } else { Ok(()) }
 }
 
 /// Describes the state after Ctrl-C. A list is submitted as a whole or not at all.
@@ -205,6 +205,15 @@ fn counted(count: usize) -> (usize, &'static str) {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A list has one site per line: a host, or a URL whose path is ignored; its position may follow: HOST,LATITUDE,LONGITUDE. A
+first line such as site,latitude,longitude names the columns. Blank lines and # comments are skipped.
+
+Examples:
+  landfall sites submit list.txt --batch autumn --watch
+  grep '\\.cn$' list.txt | landfall sites submit - --batch china --strategy gnp-top1
+  landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'
+  landfall sites submit list.txt --batch inland --country CN --tag fast --bytes-per-day 2000000000")]
 pub(in crate::cli) struct SubmitArgs {
     /// The site list; - is standard input
     #[arg(value_name = "FILE")]

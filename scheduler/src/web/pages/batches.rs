@@ -5,7 +5,7 @@ use landfall_proto::v1::{BatchProgress, Ending, ListBatchesRequest, ShowBatchReq
 use maud::{Markup, html};
 use tonic::Request;
 
-use crate::cli::batches::follow::left_cell;
+use crate::cli::batches::progress_text::left_cell;
 use crate::cli::output::{bytes_cell, number};
 use crate::web::Web;
 use crate::web::elements::{self, section, table};

@@ -1,8 +1,7 @@
-//! `landfall sites cancel|retry` and `landfall batches cancel`: cancels sites of a batch, or crawls
-//! them again.
+//! `landfall sites cancel`: cancels sites of a batch, and says how many were under way or had ended.
 
 use clap::Args;
-use landfall_proto::v1::{CancelTasksRequest, CancelTasksResponse, RetryTasksRequest, RetryTasksResponse};
+use landfall_proto::v1::{CancelTasksRequest, CancelTasksResponse};
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
@@ -10,23 +9,11 @@ use crate::cli::connection::Client;
 use crate::cli::output::counted;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall sites cancel www.example.cn example.org --batch autumn")]
 pub(in crate::cli) struct CancelArgs {
     /// The sites, each a host or scheme://host:port
     #[arg(value_name = "HOST", required = true)]
     sites: Vec<String>,
-    /// The batch
-    #[arg(long, value_name = "NAME")]
-    batch: String,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct RetryArgs {
-    /// The sites, each a host or scheme://host:port
-    #[arg(value_name = "HOST", required_unless_present = "failed")]
-    sites: Vec<String>,
-    /// Every site of the batch that failed
-    #[arg(long, conflicts_with = "sites")]
-    failed: bool,
     /// The batch
     #[arg(long, value_name = "NAME")]
     batch: String,
@@ -64,29 +51,6 @@ fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended, recrawls }: &C
     }
 }
 
-impl RetryArgs {
-    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let client = Client::connect(connection).await?;
-        let Self { sites, failed, batch } = self;
-        let retried = client
-            .answer(client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await)?;
-        print(&format!("batch {batch}: {}\n", retried_sentence(&retried)))
-    }
-}
-
-fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> String {
-    let said = match tasks {
-        0 => "nothing changed".to_owned(),
-        1 => "1 site is crawled again".to_owned(),
-        tasks => format!("{tasks} sites are crawled again"),
-    };
-    match open {
-        0 => said,
-        1 => format!("{said}; 1 site is already under way"),
-        open => format!("{said}; {open} sites are already under way"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,8 +64,5 @@ mod tests {
         assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had already ended");
         assert_eq!(said(1, 0, 2, 2), "1 site cancelled; 2 sites had already ended, and 2 are not crawled again");
         assert_eq!(said(0, 0, 1, 1), "no site under way; 1 site had already ended, and 1 is not crawled again");
-        let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
-        assert_eq!(said(1, 0), "1 site is crawled again");
-        assert_eq!(said(0, 1), "nothing changed; 1 site is already under way");
     }
 }

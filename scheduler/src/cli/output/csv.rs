@@ -1,18 +1,35 @@
-//! Makes CSV and JSON harmless for the programs in which people open them.
+//! Formats rows as CSV, and makes its cells harmless for spreadsheets and terminals.
 //!
 //! Texts in answers may come from web sites and agents. A spreadsheet treats a cell that begins
 //! with `=`, `+`, `-` or `@` as a formula, and a terminal obeys control characters. Numbers are
 //! not changed.
 
-use std::fmt::Write as _;
+use serde::Serialize;
 
 /// First characters by which spreadsheets recognise a formula. East Asian versions also recognise
 /// the wide characters.
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
+pub(crate) fn csv_text<R: Serialize + Default>(rows: &[R], header: bool) -> anyhow::Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    if rows.is_empty() {
+        // The CSV writer derives the header from a row. If there are no rows, a default row is
+        // written and then cut off.
+        writer.serialize(R::default())?;
+    }
+    let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;
+    if rows.is_empty() {
+        text.truncate(text.find('\n').map_or(0, |end| end + 1));
+    }
+    escape_csv(text)
+}
+
 /// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
 /// formula gets an apostrophe, which makes spreadsheets treat it as text.
-pub(in crate::cli) fn csv(text: String) -> anyhow::Result<String> {
+pub(in crate::cli) fn escape_csv(text: String) -> anyhow::Result<String> {
     // Most answers have no cell to change, and parsing them again would take longer than
     // producing them.
     if !is_suspicious(&text) {
@@ -47,26 +64,6 @@ fn cell(text: &str) -> String {
     if text.trim_start().starts_with(FORMULA) && !is_number { format!("'{text}") } else { text }
 }
 
-/// Escapes the control characters that JSON permits inside strings but that some terminals obey.
-pub(in crate::cli) fn json(text: String) -> String {
-    if !text.contains(is_bare_control) {
-        return text;
-    }
-    text.chars().fold(String::with_capacity(text.len()), |mut escaped, c| {
-        match c {
-            c if is_bare_control(c) => write!(escaped, "\\u{:04x}", u32::from(c)).expect("a String takes every write"),
-            c => escaped.push(c),
-        }
-        escaped
-    })
-}
-
-/// Whether the character is DEL or one of the second set of control characters (C1), such as
-/// CSI (U+009B).
-const fn is_bare_control(c: char) -> bool {
-    matches!(c, '\u{7f}'..='\u{9f}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,16 +94,8 @@ mod tests {
     fn csv_without_such_cells_is_not_touched_and_other_csv_keeps_its_cells() {
         let plain = "site,note\na.cn,\"b, c \"\"d\"\"\"\n,\n".to_owned();
         assert!(!is_suspicious(&plain));
-        assert_eq!(csv(plain.clone()).unwrap(), plain);
-        let text = csv("site,note,level\n\"a,b\",\"=1\ny\",-16\n,,\n".to_owned()).unwrap();
+        assert_eq!(escape_csv(plain.clone()).unwrap(), plain);
+        let text = escape_csv("site,note,level\n\"a,b\",\"=1\ny\",-16\n,,\n".to_owned()).unwrap();
         assert_eq!(text, "site,note,level\n\"a,b\",'=1 y,-16\n,,\n");
-    }
-
-    #[test]
-    fn json_stays_the_same_value_without_bare_control_characters() {
-        let value = serde_json::json!({ "note": "a\u{9b}31m\u{7f}\u{1b}[0m 城" });
-        let text = json(value.to_string());
-        assert!(!text.contains(char::is_control), "{text}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

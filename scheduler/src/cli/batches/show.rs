@@ -1,0 +1,252 @@
+//! `landfall batches show`: shows a batch's policy and progress, and why its sites failed.
+
+use std::fmt::Write;
+
+use clap::Args;
+use humantime::format_duration;
+use landfall_proto::v1::{BatchProgress, Ending, ShowBatchRequest, ShowBatchResponse};
+use serde::Serialize;
+
+use super::progress_text::{left, states};
+use crate::cli::ConnectionArgs;
+use crate::cli::connection::Client;
+use crate::cli::output::{self, ShowFormatArgs, View};
+use crate::cli::watch_flag::WatchFlag;
+use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
+use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
+
+/// Maximum number of kinds of reasons for failed sites that are shown without --wide.
+const KINDS: usize = 6;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ShowArgs {
+    /// The batch
+    #[arg(value_name = "NAME")]
+    batch: String,
+    #[command(flatten)]
+    format: ShowFormatArgs,
+    #[command(flatten)]
+    watch: WatchFlag,
+}
+
+impl ShowArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, format, watch } = self;
+        let ask = async |client: &Client| {
+            let request = ShowBatchRequest { batch: batch.clone() };
+            ShownBatch::try_from(client.answer(client.sites().show_batch(request).await)?)
+        };
+        watch.print(connection, &format, ask, |shown, view| format.text(shown, text, view)).await
+    }
+}
+
+/// A batch, as printed in JSON.
+#[derive(Debug, Serialize)]
+pub(in crate::cli) struct ShownBatch {
+    name: String,
+    strategy: String,
+    #[serde(flatten)]
+    policy: CrawlPolicy,
+    #[serde(flatten)]
+    progress: BatchProgress,
+    /// Whether the scheduler's answer contained the progress.
+    #[serde(skip)]
+    has_progress: bool,
+    endings: Vec<Ending>,
+    constraints: Constraints,
+}
+
+impl TryFrom<ShowBatchResponse> for ShownBatch {
+    type Error = anyhow::Error;
+
+    fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
+        let ShowBatchResponse { name, strategy, policy, progress, endings, constraints } = shown;
+        let policy = PolicyRequest::try_from(policy.unwrap_or_default())?.or(&CrawlPolicy::default());
+        let constraints = ConstraintsRequest::try_from(constraints.unwrap_or_default())?.whole();
+        let (has_progress, progress) = (progress.is_some(), progress.unwrap_or_default());
+        Ok(Self { name, strategy, policy, progress, has_progress, endings, constraints })
+    }
+}
+
+pub(in crate::cli) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
+    let ShownBatch { policy, progress, .. } = shown;
+    writeln!(
+        text,
+        "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
+        policy.max_pages,
+        output::bytes_cell(policy.max_bytes),
+        policy.max_depth,
+        format_duration(policy.max_duration),
+        format_duration(policy.request_interval),
+    )?;
+    write_rest(&mut text, policy)?;
+    let agents = agents_line(&shown.constraints);
+    if !agents.is_empty() {
+        writeln!(text, "  agents     {agents}")?;
+    }
+    if shown.has_progress {
+        writeln!(text, "  sites      {}", states(progress))?;
+    }
+    // The estimate changes with every answer, so it is left out if only changed answers are
+    // printed.
+    if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
+        writeln!(text, "  remaining  {}", left(estimate))?;
+    }
+    if progress.next_recrawl.is_some() {
+        writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
+    }
+    write_endings(&mut text, &shown.endings, if view.wide { usize::MAX } else { KINDS })?;
+    Ok(view.fold(&text))
+}
+
+/// Writes why sites failed or were cancelled: at most `kinds` kinds of reasons, each with one
+/// site's reason as an example.
+fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
+    for (index, ending) in endings.iter().take(kinds).enumerate() {
+        let head = if index == 0 { "because" } else { "" };
+        let (kind, count) = (ReasonKind::try_from(ending.kind()), output::number(ending.tasks));
+        match kind {
+            Ok(kind) => {
+                writeln!(text, "  {head:<9}  {count} {} ({})", kind.words(), kind.name())?;
+                let one = if ending.tasks == 1 { "" } else { "for example " };
+                writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
+            }
+            // An older scheduler sends no kind, and a newer scheduler may send a kind that
+            // this program does not know.
+            Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
+        }
+    }
+    match endings.len().saturating_sub(kinds) {
+        0 => Ok(()),
+        1 => writeln!(text, "             and 1 more kind: --wide"),
+        more => writeln!(text, "             and {more} more kinds: --wide"),
+    }
+}
+
+/// Writes the less common values of a policy, if they differ from the defaults.
+fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
+    if policy.shortest_interval != policy.request_interval {
+        writeln!(text, "             for a large site every {}", format_duration(policy.shortest_interval))?;
+    }
+    for (head, patterns) in [("include", &policy.include), ("exclude", &policy.exclude)] {
+        if !patterns.is_empty() {
+            writeln!(text, "  {head:<9}  {}", patterns.join(" "))?;
+        }
+    }
+    if policy.max_hosts != CrawlPolicy::default().max_hosts {
+        writeln!(text, "  hosts      at most {} stored", policy.max_hosts)?;
+    }
+    if !policy.sitemaps {
+        writeln!(text, "  sitemaps   not read")?;
+    }
+    if !policy.store {
+        writeln!(text, "  store      not stored")?;
+    }
+    if let Some(contact_url) = &policy.contact_url {
+        writeln!(text, "  contact    {contact_url}")?;
+    }
+    if let Some(user_agent) = &policy.user_agent {
+        writeln!(text, "  crawls as  {user_agent}")?;
+    }
+    if let Some(recrawl_interval) = policy.recrawl_interval {
+        writeln!(text, "  recrawl    {} after each crawl", format_duration(recrawl_interval))?;
+    }
+    Ok(())
+}
+
+/// Describes which agents may crawl for a batch; empty if all agents may.
+fn agents_line(asked: &Constraints) -> String {
+    let mut parts = Vec::new();
+    let lists =
+        [("in ", &asked.countries, " or "), ("of ", &asked.carriers, " or "), ("tagged ", &asked.tags, " and ")];
+    for (what, values, between) in lists {
+        if !values.is_empty() {
+            parts.push(format!("{what}{}", values.join(between)));
+        }
+    }
+    if let Some(bytes) = asked.bytes_per_day {
+        parts.push(format!("at most {} a day each", output::bytes_cell(bytes)));
+    }
+    if asked.unmet == UnmetAction::Fail {
+        parts.push("else sites fail".to_owned());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use landfall_proto::v1;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_says_its_policy() {
+        let policy: PolicyRequest = toml::from_str(
+            "max_pages = 5\nmax_bytes = 1048576\nmax_depth = 2\nmax_hosts = 7\nmax_duration = '1m'\nrequest_interval = '2s'\n\
+             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a', '/x']\nexclude = ['/b', '/x']\n\
+             contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot/1.2'\nrecrawl_interval = '7d'",
+        )
+        .unwrap();
+        let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
+        let shown = ShownBatch::try_from(shown).unwrap();
+        let text = text(&shown, &View::plain()).unwrap();
+        let said = "a request every 2s\n             for a large site every 1s\n  include    /a /x\n  exclude    /b /x\n  \
+                    hosts      at most 7 stored\n  sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
+                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
+        assert!(text.ends_with(said), "{text}");
+        let json = serde_json::to_value(shown).unwrap();
+        assert_eq!(
+            (&json["max_pages"], &json["max_duration_ms"], &json["store"]),
+            (&5.into(), &60_000.into(), &false.into())
+        );
+        assert_eq!(
+            (&json["recrawl_interval_ms"], &json["constraints"]["unmet"]),
+            (&604_800_000.into(), &"wait".into())
+        );
+    }
+
+    #[test]
+    fn a_batch_says_how_far_it_is_and_why_sites_failed() {
+        let ending = |kind: v1::ReasonKind, tasks| Ending {
+            kind: kind.into(),
+            tasks,
+            site: "a.cn".to_owned(),
+            reason: "failed: so".to_owned(),
+        };
+        let shown = ShowBatchResponse {
+            name: "autumn".to_owned(),
+            strategy: "gnp-top3".to_owned(),
+            progress: Some(BatchProgress { complete: 2, failed: 3, ..BatchProgress::default() }),
+            endings: vec![ending(v1::ReasonKind::NoConnection, 2), ending(v1::ReasonKind::Poison, 1)],
+            ..ShowBatchResponse::default()
+        };
+        let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
+                    because    2 the connection failed (no-connection)\n               for example a.cn: failed: so\n             \
+                    1 crashed too often (poison)\n               a.cn: failed: so\n";
+        let mut shown = ShownBatch::try_from(shown).unwrap();
+        assert_eq!(text(&shown, &View::plain()).unwrap(), said);
+        // An older scheduler sends only the reason, without a kind.
+        shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
+        assert!(text(&shown, &View::plain()).unwrap().ends_with("\n  because    12,345 failed: so\n"));
+        shown.endings = vec![ending(v1::ReasonKind::Tls, 1); KINDS + 2];
+        let cut = text(&shown, &View::plain()).unwrap();
+        assert!(cut.ends_with("\n             and 2 more kinds: --wide\n"), "{cut}");
+        let wide = text(&shown, &View { wide: true, ..View::plain() }).unwrap();
+        assert_eq!(wide.matches("TLS failed (tls)").count(), KINDS + 2);
+    }
+
+    #[test]
+    fn constraints_are_said_in_a_line() {
+        let asked = Constraints {
+            countries: vec!["CN".into(), "JP".into()],
+            carriers: vec!["CERNET".into()],
+            tags: vec!["fast".into()],
+            bytes_per_day: Some(7),
+            unmet: UnmetAction::Fail,
+        };
+        assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else sites fail");
+        assert_eq!(agents_line(&Constraints::default()), "");
+    }
+}
