@@ -164,10 +164,10 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("agents reach", |way: v1::Way| way);
     printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
-    printed.shown("landmarks elect", |explanation| landmarks::Election { landmarks: Vec::new(), explanation });
+    printed.shown("landmarks elect", |explanation| landmarks::elect::Election { landmarks: Vec::new(), explanation });
     printed.also("landmarks elect", |landmark: v1::Landmark| {
         let explanation = v1::ElectionExplanation::default();
-        landmarks::Election { landmarks: vec![landmark], explanation }
+        landmarks::elect::Election { landmarks: vec![landmark], explanation }
     });
     printed.rows("embedding history", |epoch: v1::Epoch| epoch);
     printed.rows("embedding show", |residual: v1::Residual| residual);
