@@ -17,6 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const AWAY_AT_MOST: u32 = 60;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  landfall agents drain harbin-cernet --wait && ssh harbin systemctl stop landfall-agent")]
 pub(in crate::cli) struct DrainArgs {
     /// The agent
     #[arg(value_name = "NAME")]
@@ -77,8 +80,19 @@ async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> an
     Ok(())
 }
 
-pub(in crate::cli) async fn resume(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let resumed = client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
-    print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ResumeArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl ResumeArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name } = self;
+        let client = Client::connect(connection).await?;
+        let resumed =
+            client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
+        print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
+    }
 }

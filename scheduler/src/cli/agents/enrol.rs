@@ -1,36 +1,36 @@
 //! `landfall agents enrol`: makes one-time tokens and prints the commands that use them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use chrono::{DateTime, Utc};
 use clap::Args;
 use humantime::parse_duration;
-use landfall_proto::json;
-use landfall_proto::v1::{CreateEnrolmentRequest, CreateEnrolmentResponse, CreateEnrolmentsRequest};
-use prost_types::Timestamp;
-use serde::Serialize;
+use landfall_proto::v1::CreateEnrolmentRequest;
 
-use super::enrol_csv::{self, Rejected};
+use super::enrol_csv;
+use super::enrolment::{Enrolment, EnrolmentRow, warn_without_contact};
 use crate::app::exit::{print, usage};
-use crate::app::shell_words::quoted;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::contact_url::NO_CONTACT;
-use crate::cli::files::{read_bytes, shown};
-use crate::cli::output::{self, Column, Format, FormatArgs, Row, View, relative};
+use crate::cli::output::{self, Format, FormatArgs};
 use crate::machine::clock::now;
 use crate::model::geo::{Position, PositionError};
 use crate::model::{constraints, naming};
 
-/// Maximum number of invalid lines that are reported one by one.
-const MOST_SAID: usize = 20;
 /// Minimum and maximum validity of a token.
 const SHORTEST: Duration = Duration::from_secs(600);
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall agents enrol --city Harbin --carrier CERNET --country CN --latitude 45.8 --longitude 126.5
+  landfall agents enrol --city 北京 --carrier 电信                       named beijing-dianxin
+  landfall agents enrol --city Harbin --carrier CERNET --name harbin-cernet --replace    moves it to another machine
+  landfall agents enrol --from agents.csv --format json                a token for each line; none if any line is invalid
+
+The first line of a list names its columns: city and carrier, and optionally country, latitude, longitude, name and tags.")]
 pub(in crate::cli) struct EnrolArgs {
     /// The agent's city
     #[arg(long, required_unless_present = "from")]
@@ -80,7 +80,7 @@ fn ttl(text: &str) -> Result<Duration, String> {
 impl EnrolArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match &self.from {
-            Some(file) => self.enrol_list(file, connection).await,
+            Some(file) => enrol_csv::enrol(file, self.valid_for()?, self.replace, &self.format, connection).await,
             None => self.enrol_one(connection).await,
         }
     }
@@ -132,225 +132,11 @@ impl EnrolArgs {
     fn valid_for(&self) -> anyhow::Result<Option<prost_types::Duration>> {
         self.ttl.map(prost_types::Duration::try_from).transpose().context("--ttl")
     }
-
-    /// Enrols the agents of a list. No token is made before this program and the scheduler have
-    /// checked all lines.
-    async fn enrol_list(&self, file: &Path, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let path = file.to_owned();
-        // Reading standard input may block forever, so it is done on its own thread.
-        let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
-        let list = enrol_csv::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
-        let valid_for = self.valid_for()?;
-        let request = |agent| CreateEnrolmentRequest { valid_for, replaces: self.replace, ..agent };
-        let (lines, agents): (Vec<u64>, Vec<CreateEnrolmentRequest>) =
-            list.agents.into_iter().map(|(line, agent)| (line, request(agent))).unzip();
-        let mut rejected = list.rejected;
-        if agents.is_empty() && rejected.is_empty() {
-            return Err(usage(format!("{}: the list contains no agents; no token was made", shown(file))));
-        }
-        let client = Client::connect(connection).await?;
-        let dry_run = !rejected.is_empty();
-        let asked = CreateEnrolmentsRequest { enrolments: agents, dry_run };
-        let answer = client.answer(client.fleet().create_enrolments(asked).await)?;
-        rejected.extend(answer.problems.into_iter().map(|problem| {
-            let place = usize::try_from(problem.index).unwrap_or(usize::MAX);
-            Rejected { line: lines.get(place).copied().unwrap_or_default(), reason: problem.problem }
-        }));
-        if !rejected.is_empty() {
-            return Err(complain(file, rejected));
-        }
-        if let Some(first) = answer.enrolments.first() {
-            warn_without_contact(first);
-        }
-        let made: Vec<Enrolment> =
-            answer.enrolments.into_iter().map(|made| Enrolment::new(made, client.url())).collect();
-        match self.format.format() {
-            Format::Table => print(&commands(&made, now())),
-            Format::Json => output::print_json(&made),
-            Format::Jsonl | Format::Csv | Format::Names => {
-                self.format.print(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), "", 0)
-            }
-        }
-    }
-}
-
-/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error
-/// that ends the command.
-fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
-    rejected.sort_by_key(|one| one.line);
-    for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
-        eprintln!("{}:{line}: {reason}", shown(file));
-    }
-    if rejected.len() > MOST_SAID {
-        eprintln!("{}: and {} more such lines", shown(file), rejected.len() - MOST_SAID);
-    }
-    let (count, s) = (rejected.len(), if rejected.len() == 1 { "" } else { "s" });
-    usage(format!("{}: {count} line{s} cannot be enrolled; no token was made: correct the list", shown(file)))
-}
-
-fn warn_without_contact(made: &CreateEnrolmentResponse) {
-    if made.contact_url.is_empty() {
-        eprintln!("warning: {NO_CONTACT}");
-    }
-}
-
-/// An enrolment with its token and the command that uses the token, as printed in JSON.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(in crate::cli) struct Enrolment {
-    name: String,
-    enrolment_id: String,
-    token: String,
-    #[serde(serialize_with = "json::time")]
-    expires_at: Option<Timestamp>,
-    scheduler_url: String,
-    other_scheduler_urls: Vec<String>,
-    ca_fingerprint: Option<String>,
-    #[serde(serialize_with = "json::some")]
-    contact_url: String,
-    replaces: bool,
-    in_use: bool,
-    command: String,
-}
-
-impl Enrolment {
-    pub(in crate::cli) fn new(made: CreateEnrolmentResponse, reached_at: &str) -> Self {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let scheduler_url = some(made.scheduler_url).unwrap_or_else(|| reached_at.to_owned());
-        let ca_fingerprint = some(made.ca_fingerprint);
-        let schedulers: Vec<&str> =
-            std::iter::once(&scheduler_url).chain(&made.other_scheduler_urls).map(String::as_str).collect();
-        let schedulers = schedulers.join(",");
-        let mut command =
-            format!("landfall-agent enrol --scheduler {} --token {}", quoted(&schedulers), quoted(&made.token));
-        if let Some(fingerprint) = &ca_fingerprint {
-            command = format!("{command} --ca-fingerprint {}", quoted(fingerprint));
-        }
-        Self {
-            name: made.name,
-            enrolment_id: made.enrolment_id,
-            token: made.token,
-            expires_at: made.expires_at,
-            scheduler_url,
-            other_scheduler_urls: made.other_scheduler_urls,
-            ca_fingerprint,
-            contact_url: made.contact_url,
-            replaces: made.replaces,
-            in_use: made.in_use,
-            command,
-        }
-    }
-
-    fn text(&self, now: DateTime<Utc>) -> String {
-        let Self { name, command, .. } = self;
-        let moved = match self.replaces && self.in_use {
-            true => format!(
-                "# {name} is in use. Using the token moves {name} to the new machine: the credential of the former \
-                 one becomes void,\n# its session ends, and other agents get its crawls. Until then nothing changes.\n"
-            ),
-            false => String::new(),
-        };
-        format!(
-            "{command}\n# run this once on the machine of {name}{}; then: landfall-agent run\n{moved}",
-            self.until(now)
-        )
-    }
-
-    fn until(&self, now: DateTime<Utc>) -> String {
-        json::moment(self.expires_at)
-            .map(|at| format!(" (the token expires {})", relative(at, now)))
-            .unwrap_or_default()
-    }
-}
-
-/// The table of names and commands. Commands are never truncated, because people copy them.
-fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default().max("name".len());
-    let line = |text: String, row: &Enrolment| format!("{text}{:<width$}  {}\n", row.name, row.command);
-    let table = rows.iter().fold(format!("{:<width$}  command\n", "name"), line);
-    let until = rows.first().map(|row| row.until(now)).unwrap_or_default();
-    let moved: Vec<&str> = rows.iter().filter(|row| row.replaces && row.in_use).map(|row| row.name.as_str()).collect();
-    let moved = match moved.as_slice() {
-        [] => String::new(),
-        names => format!("# in use, and moved to another machine when the token is used: {}\n", names.join(", ")),
-    };
-    format!("{table}# run each once on the machine of its agent{until}; then: landfall-agent run\n{moved}")
-}
-
-/// An enrolment as a row of CSV.
-#[derive(Debug, Default, Serialize)]
-#[serde(transparent)]
-pub(in crate::cli) struct EnrolmentRow(#[serde(with = "EnrolmentFields")] pub(in crate::cli) Enrolment);
-
-#[derive(Serialize)]
-#[serde(remote = "Enrolment")]
-struct EnrolmentFields {
-    name: String,
-    enrolment_id: String,
-    token: String,
-    #[serde(serialize_with = "json::time")]
-    expires_at: Option<Timestamp>,
-    command: String,
-}
-
-impl Row for EnrolmentRow {
-    const COLUMNS: &'static [Column<Self>] =
-        &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
-    // `--quiet` prints the tokens instead of the names, because a token cannot be printed again
-    // later.
-    const NAMES: &'static str = "the tokens";
-
-    fn name(&self, _: &View) -> String {
-        self.0.token.clone()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(made: CreateEnrolmentResponse) -> Enrolment {
-        Enrolment::new(CreateEnrolmentResponse { token: "abc".to_owned(), ..made }, "http://127.0.0.1:1")
-    }
-
-    #[test]
-    fn enrolling_prints_one_command_and_what_comes_after() {
-        let made = CreateEnrolmentResponse {
-            name: "harbin-cernet".to_owned(),
-            scheduler_url: "https://s.example.org:7171".to_owned(),
-            ca_fingerprint: "00ff".to_owned(),
-            ..CreateEnrolmentResponse::default()
-        };
-        let text = row(made.clone()).text(DateTime::UNIX_EPOCH);
-        let mut lines = text.lines();
-        assert_eq!(
-            lines.next(),
-            Some("landfall-agent enrol --scheduler https://s.example.org:7171 --token abc --ca-fingerprint 00ff")
-        );
-        assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
-        assert_eq!(lines.next(), None);
-        let replaces = row(CreateEnrolmentResponse { replaces: true, in_use: true, ..made }).text(DateTime::UNIX_EPOCH);
-        assert!(replaces.contains("# harbin-cernet is in use. Using the token moves"), "{replaces}");
-        let made = CreateEnrolmentResponse {
-            other_scheduler_urls: vec!["http://127.0.0.1:2".to_owned()],
-            ..CreateEnrolmentResponse::default()
-        };
-        let command = row(made).command;
-        assert_eq!(command, "landfall-agent enrol --scheduler http://127.0.0.1:1,http://127.0.0.1:2 --token abc");
-    }
-
-    #[test]
-    fn several_commands_stand_under_each_other_whole() {
-        let rows =
-            ["a", "long-name"].map(|name| row(CreateEnrolmentResponse { name: name.into(), ..Default::default() }));
-        let text = commands(&rows, DateTime::UNIX_EPOCH);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "name       command");
-        assert_eq!(lines[1], format!("a          {}", rows[0].command));
-        assert!(lines[3].starts_with("# run each once") && lines.len() == 4);
-        let csv = output::csv::csv_text(&rows.map(EnrolmentRow), true).unwrap();
-        assert!(csv.starts_with("name,enrolment_id,token,expires_at,command\n"), "{csv}");
-        assert_eq!(csv.lines().count(), 3);
-    }
 
     #[test]
     fn a_token_lives_ten_minutes_to_thirty_days() {

@@ -1,28 +1,113 @@
-//! Parses the list for `landfall agents enrol --from`: CSV whose first line names the columns.
+//! `landfall agents enrol --from`: enrols every agent in a CSV list, whose first line names the
+//! columns.
 
 use std::collections::HashMap;
+use std::path::Path;
 
+use anyhow::Context;
+use chrono::{DateTime, Utc};
 use csv::{ReaderBuilder, StringRecord, Trim};
-use landfall_proto::v1::CreateEnrolmentRequest;
+use landfall_proto::v1::{CreateEnrolmentRequest, CreateEnrolmentsRequest};
 
+use super::enrolment::{Enrolment, EnrolmentRow, warn_without_contact};
+use crate::app::exit::{print, usage};
+use crate::cli::ConnectionArgs;
+use crate::cli::connection::Client;
+use crate::cli::files::{read_bytes, shown};
+use crate::cli::output::{self, Format, FormatArgs};
+use crate::machine::clock::now;
 use crate::simulate::nodes::line_of;
 
+/// Maximum number of invalid lines that are reported one by one.
+const MOST_SAID: usize = 20;
 /// The known columns, as error messages list them.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
+/// Enrols the agents of a list. No token is made before this program and the scheduler have checked
+/// all lines.
+pub(super) async fn enrol(
+    file: &Path,
+    valid_for: Option<prost_types::Duration>,
+    replaces: bool,
+    format: &FormatArgs<EnrolmentRow>,
+    connection: &ConnectionArgs,
+) -> anyhow::Result<()> {
+    let path = file.to_owned();
+    // Reading standard input may block forever, so it is done on its own thread.
+    let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
+    let list = read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
+    let request = |agent| CreateEnrolmentRequest { valid_for, replaces, ..agent };
+    let (lines, agents): (Vec<u64>, Vec<CreateEnrolmentRequest>) =
+        list.agents.into_iter().map(|(line, agent)| (line, request(agent))).unzip();
+    let mut rejected = list.rejected;
+    if agents.is_empty() && rejected.is_empty() {
+        return Err(usage(format!("{}: the list contains no agents; no token was made", shown(file))));
+    }
+    let client = Client::connect(connection).await?;
+    let dry_run = !rejected.is_empty();
+    let asked = CreateEnrolmentsRequest { enrolments: agents, dry_run };
+    let answer = client.answer(client.fleet().create_enrolments(asked).await)?;
+    rejected.extend(answer.problems.into_iter().map(|problem| {
+        let place = usize::try_from(problem.index).unwrap_or(usize::MAX);
+        Rejected { line: lines.get(place).copied().unwrap_or_default(), reason: problem.problem }
+    }));
+    if !rejected.is_empty() {
+        return Err(complain(file, rejected));
+    }
+    if let Some(first) = answer.enrolments.first() {
+        warn_without_contact(first);
+    }
+    let made: Vec<Enrolment> = answer.enrolments.into_iter().map(|made| Enrolment::new(made, client.url())).collect();
+    match format.format() {
+        Format::Table => print(&commands(&made, now())),
+        Format::Json => output::print_json(&made),
+        Format::Jsonl | Format::Csv | Format::Names => {
+            format.print(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), "", 0)
+        }
+    }
+}
+
+/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error
+/// that ends the command.
+fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
+    rejected.sort_by_key(|one| one.line);
+    for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
+        eprintln!("{}:{line}: {reason}", shown(file));
+    }
+    if rejected.len() > MOST_SAID {
+        eprintln!("{}: and {} more such lines", shown(file), rejected.len() - MOST_SAID);
+    }
+    let (count, s) = (rejected.len(), if rejected.len() == 1 { "" } else { "s" });
+    usage(format!("{}: {count} line{s} cannot be enrolled; no token was made: correct the list", shown(file)))
+}
+
+/// The table of names and commands. Commands are never truncated, because people copy them.
+fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default().max("name".len());
+    let line = |text: String, row: &Enrolment| format!("{text}{:<width$}  {}\n", row.name, row.command);
+    let table = rows.iter().fold(format!("{:<width$}  command\n", "name"), line);
+    let until = rows.first().map(|row| row.until(now)).unwrap_or_default();
+    let moved: Vec<&str> = rows.iter().filter(|row| row.replaces && row.in_use).map(|row| row.name.as_str()).collect();
+    let moved = match moved.as_slice() {
+        [] => String::new(),
+        names => format!("# in use, and moved to another machine when the token is used: {}\n", names.join(", ")),
+    };
+    format!("{table}# run each once on the machine of its agent{until}; then: landfall-agent run\n{moved}")
+}
+
 #[derive(Debug, Default)]
-pub(in crate::cli) struct List {
+struct List {
     /// The agents, each with its line number.
-    pub(in crate::cli) agents: Vec<(u64, CreateEnrolmentRequest)>,
-    pub(in crate::cli) rejected: Vec<Rejected>,
+    agents: Vec<(u64, CreateEnrolmentRequest)>,
+    rejected: Vec<Rejected>,
 }
 
 /// An invalid line, with the reason.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Rejected {
+struct Rejected {
     /// Line number, counted from 1.
-    pub(in crate::cli) line: u64,
-    pub(in crate::cli) reason: String,
+    line: u64,
+    reason: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +140,7 @@ impl Column {
 ///
 /// # Errors
 /// If the list is not UTF-8, or its first line does not name the columns.
-pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
+fn read(bytes: &[u8]) -> Result<List, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -127,7 +212,13 @@ fn degrees(column: &str, text: &str) -> Result<Option<f64>, String> {
 
 #[cfg(test)]
 mod tests {
+    use landfall_proto::v1::CreateEnrolmentResponse;
+
     use super::*;
+
+    fn enrolment(made: CreateEnrolmentResponse) -> Enrolment {
+        Enrolment::new(CreateEnrolmentResponse { token: "abc".to_owned(), ..made }, "http://127.0.0.1:1")
+    }
 
     #[test]
     fn a_list_is_read_by_its_first_line() {
@@ -162,5 +253,19 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.starts_with(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn several_commands_stand_under_each_other_whole() {
+        let rows = ["a", "long-name"]
+            .map(|name| enrolment(CreateEnrolmentResponse { name: name.into(), ..Default::default() }));
+        let text = commands(&rows, DateTime::UNIX_EPOCH);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "name       command");
+        assert_eq!(lines[1], format!("a          {}", rows[0].command));
+        assert!(lines[3].starts_with("# run each once") && lines.len() == 4);
+        let csv = output::csv::csv_text(&rows.map(EnrolmentRow), true).unwrap();
+        assert!(csv.starts_with("name,enrolment_id,token,expires_at,command\n"), "{csv}");
+        assert_eq!(csv.lines().count(), 3);
     }
 }

@@ -14,6 +14,10 @@ use crate::cli::watch_flag::WatchFlag;
 
 /// Which agents are listed: those that meet every flag.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall agents list --carrier CERNET --state ready
+  landfall agents list --city Harbin --city Changchun --tag fast -o csv")]
 pub(in crate::cli) struct ListArgs {
     /// Include removed agents
     #[arg(long)]

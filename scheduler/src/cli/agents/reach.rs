@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use landfall_proto::json::Word as _;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::{ShowReachRequest, Way, WayState};
@@ -15,19 +16,33 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 /// Maximum number of failed directions (from an agent to a beacon) that `agents show` prints.
 const SHOWN: usize = 20;
 
-/// Prints which agents reach an agent's beacon, and which beacons the agent reaches. For two
-/// agents, prints all details of both directions between them.
-pub(in crate::cli) async fn show(
-    agent: String,
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall agents reach harbin-cernet tokyo-iij")]
+pub(in crate::cli) struct ReachArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Another agent: show both directions between the two in full
+    #[arg(value_name = "OTHER")]
     other: Option<String>,
-    format: &ShowFormatArgs<Way>,
-    connection: &ConnectionArgs,
-) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let two = other.is_some();
-    let asked = rows(&client, agent.clone(), other.unwrap_or_default()).await;
-    let rows = asked.map_err(|status| client.refusal(&status))?;
-    format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
+    #[command(flatten)]
+    format: ShowFormatArgs<Way>,
+}
+
+impl ReachArgs {
+    /// Prints which agents reach an agent's beacon, and which beacons the agent reaches. For two
+    /// agents, prints all details of both directions between them.
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name: agent, other, format } = self;
+        let client = Client::connect(connection).await?;
+        let two = other.is_some();
+        let asked = rows(&client, agent.clone(), other.unwrap_or_default()).await;
+        let rows = asked.map_err(|status| client.refusal(&status))?;
+        format.print(
+            &rows,
+            |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) },
+        )
+    }
 }
 
 /// Fetches the results of an agent's attempts to reach beacons, and of other agents' attempts to

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use landfall_proto::v1::{
     Agent, AgentLease, AgentRefusal, AgentSession, Event, ShowAgentRequest, ShowAgentResponse, Way,
 };
@@ -17,23 +18,32 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 use crate::cli::reports::events;
 use crate::cli::watch_flag::WatchFlag;
 
-pub(in crate::cli) async fn show(
-    name: &str,
-    format: &ShowFormatArgs<AgentLease>,
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ShowArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    format: ShowFormatArgs<AgentLease>,
+    #[command(flatten)]
     watch: WatchFlag,
-    connection: &ConnectionArgs,
-) -> anyhow::Result<()> {
-    let ask = async |client: &Client| {
-        let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.to_owned() }).await)?;
-        let ways = match reach::rows(client, name.to_owned(), String::new()).await {
-            // These two errors are ignored: the agent may have been removed, or an older scheduler
-            // does not implement `show_reach`.
-            Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
-            asked => asked.map_err(|status| client.refusal(&status))?,
+}
+
+impl ShowArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, format, watch } = self;
+        let ask = async |client: &Client| {
+            let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
+            let ways = match reach::rows(client, name.clone(), String::new()).await {
+                // These two errors are ignored: the agent may have been removed, or an older scheduler
+                // does not implement `show_reach`.
+                Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
+                asked => asked.map_err(|status| client.refusal(&status))?,
+            };
+            Ok(Shown::new(shown, ways))
         };
-        Ok(Shown::new(shown, ways))
-    };
-    watch.print(connection, format, ask, |shown, view| format.text(shown, text, view)).await
+        watch.print(connection, &format, ask, |shown, view| format.text(shown, text, view)).await
+    }
 }
 
 /// An agent, as printed in JSON.

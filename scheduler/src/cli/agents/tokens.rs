@@ -53,14 +53,25 @@ impl TokensArgs {
     }
 }
 
-pub(super) async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
-    let name = revoked.name;
-    print(&match revoked.before {
-        true => format!("the token for {name} was already revoked\n"),
-        false => format!("the token for {name} is revoked: nobody can enrol with it\n"),
-    })
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall agents revoke harbin-cernet")]
+pub(in crate::cli) struct RevokeArgs {
+    /// The agent the token was made for, or the token's id
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl RevokeArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let revoked =
+            client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named: self.name }).await)?;
+        let name = revoked.name;
+        print(&match revoked.before {
+            true => format!("the token for {name} was already revoked\n"),
+            false => format!("the token for {name} is revoked: nobody can enrol with it\n"),
+        })
+    }
 }
 
 impl Row for Enrolment {

@@ -16,7 +16,7 @@ use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
 use super::schemas::{self, Answers};
-use crate::cli::agents::{self, enrol, reach, show};
+use crate::cli::agents::{self, enrolment, reach, show};
 use crate::cli::batches;
 use crate::cli::landmarks::{self, embedding};
 use crate::cli::output::{self, Row, View};
@@ -157,8 +157,8 @@ fn what_programs_read_stays_as_it_is() {
     let mut printed = Printed { contract: Contract::read(None), text: String::new(), answers: Answers::default() };
     printed.rows("agents list", agents::list::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
-    printed.rows("agents enrol", |made| enrol::EnrolmentRow(enrol::Enrolment::new(made, "http://a")));
-    printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
+    printed.rows("agents enrol", |made| enrolment::EnrolmentRow(enrolment::Enrolment::new(made, "http://a")));
+    printed.shown("agents enrol", |made| enrolment::Enrolment::new(made, "http://a"));
     printed.shown("agents show", |shown| show::Shown::new(shown, Vec::new()));
     printed.also("agents show", |way: v1::Way| show::Shown::new(v1::ShowAgentResponse::default(), vec![way]));
     printed.shown("agents reach", |way: v1::Way| way);
