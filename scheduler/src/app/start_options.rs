@@ -1,5 +1,5 @@
-//! Combines the options of `landfall up` and `landfall serve` with the configuration file, and refuses
-//! combinations that cannot work.
+//! Combines the options of `landfall up` and `landfall serve` with the configuration file, and
+//! refuses combinations that cannot work.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! `landfall up` and `landfall serve`: the flags that they have in common, partly with `doctor`.
+//! `landfall up` and `landfall serve`: declares their flags, some of which `landfall doctor` has
+//! too.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -29,8 +29,8 @@ struct Versions {
 }
 
 impl VersionArgs {
-    /// Prints the versions. If the scheduler cannot be reached, the output states the problem, but the
-    /// command succeeds.
+    /// Prints the versions. If the scheduler cannot be reached, the output states the problem, but
+    /// the command succeeds.
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { format } = self;
         let own = Versions { version: crate::VERSION, ..Versions::default() };

@@ -1,5 +1,5 @@
-//! Finds the data directory and the configuration of the Debian package, for a doctor that is told
-//! neither.
+//! Finds the data directory and the configuration of the Debian package, which are checked if no
+//! other is named.
 
 use std::path::{Path, PathBuf};
 

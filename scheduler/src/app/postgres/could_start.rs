@@ -1,5 +1,5 @@
-//! Checks whether a scheduler could start the private Postgres of a data directory, without starting
-//! it.
+//! Checks, without starting it, whether a scheduler could start the private Postgres of a data
+//! directory.
 
 use std::path::{Path, PathBuf};
 

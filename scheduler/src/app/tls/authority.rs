@@ -1,5 +1,5 @@
-//! Makes, stores and reads the scheduler's certificate authority, and ensures that all schedulers of
-//! a database have the same one.
+//! Makes, stores and reads the scheduler's certificate authority, and ensures that all schedulers
+//! of a database have the same one.
 
 use std::fs;
 use std::net::IpAddr;

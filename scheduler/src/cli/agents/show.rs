@@ -35,8 +35,8 @@ impl ShowArgs {
         let ask = async |client: &Client| {
             let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
             let ways = match reach::rows(client, name.clone(), String::new()).await {
-                // These two errors are ignored: the agent may have been removed, or an older scheduler
-                // does not implement `show_reach`.
+                // These two errors are ignored: the agent may have been removed, or an older
+                // scheduler does not implement `show_reach`.
                 Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
                 asked => asked.map_err(|status| client.refusal(&status))?,
             };

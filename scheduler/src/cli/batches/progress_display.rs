@@ -1,5 +1,5 @@
-//! Shows the progress of a batch that is followed: as a bar on a terminal, otherwise as one line per
-//! change.
+//! Shows the progress of a batch that is followed: as a bar on a terminal, otherwise as one line
+//! per change.
 
 use std::io::IsTerminal;
 

@@ -1,5 +1,5 @@
-//! `landfall landmarks list`: lists the landmarks with their map, and warns of those set by hand that
-//! are disconnected.
+//! `landfall landmarks list`: lists the landmarks with their map, and warns of those set by hand
+//! that are disconnected.
 
 use clap::Args;
 use landfall_proto::json::milliseconds;
@@ -31,8 +31,8 @@ impl ListArgs {
     }
 }
 
-/// Prints landmarks that were just chosen. The answer's map was fitted to the previous landmarks, so
-/// it is not shown.
+/// Prints landmarks that were just chosen. The answer's map was fitted to the previous landmarks,
+/// so it is not shown.
 pub(super) fn print_chosen(answer: ListLandmarksResponse, format: &FormatArgs<Landmark>) -> anyhow::Result<()> {
     print(&text(&without_map(answer), format, &format.view())?)
 }
