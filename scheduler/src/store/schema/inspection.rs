@@ -5,9 +5,12 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::postgres::PgDatabaseError;
 
-use super::{DatabaseRole, MigrationObstacle, obstacle, place, restores, unknown_migration};
 use crate::store::rows::{Rows, Statement};
 use crate::store::{Error, MIGRATOR};
+
+use super::migration_obstacle::{DatabaseRole, obstacle, place, unknown_migration};
+use super::obstacle_messages::MigrationObstacle;
+use super::restores;
 
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct ServerFacts {
