@@ -24,7 +24,7 @@ use anyhow::Context;
 use sqlx::types::ipnet::IpNet;
 
 use crate::model::{AgentId, BatchId, SiteId, Stage, TaskId};
-use crate::store::assignments::loads::{self, AvailableAgent};
+use crate::store::assignments::available_agents::{self, AvailableAgent};
 use crate::store::assignments::site_facts;
 use crate::store::assignments::{self, Assignment, Pool, UnassignScope};
 use crate::store::measurements::quarantines;
@@ -129,7 +129,7 @@ impl Assign {
         if waiting.is_empty() {
             return Ok(false);
         }
-        let mut agents = loads::available(&mut tx).await.context("read available agents")?;
+        let mut agents = available_agents::available(&mut tx).await.context("read available agents")?;
         if agents.is_empty() {
             return Ok(false);
         }

@@ -10,7 +10,7 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use super::agents::refusals::Refusal;
 use super::agents::sessions::{self, OpenError, Registration};
 use super::agents::{drains, removal};
-use super::assignments::{self, Assignment, loads};
+use super::assignments::{self, Assignment, movable_tasks};
 use super::batches::cancel_and_retry::{self, ChangeScope};
 use super::leases::outcomes::OutcomeAnswer;
 use super::{fixtures, leases};
@@ -304,16 +304,17 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
 }
 
 /// Makes another agent, and reads the scene's first task, which waits at the first agent.
-async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::QueuedTask) {
+async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, movable_tasks::QueuedTask) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;
-    let waiting = loads::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
+    let waiting =
+        movable_tasks::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
     (other, session, waiting)
 }
 
 /// Tries to move the task to this agent. Returns whether it was moved.
-async fn rebalance(conn: &mut PgConnection, waiting: &loads::QueuedTask, agent: AgentId) -> bool {
-    let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
+async fn rebalance(conn: &mut PgConnection, waiting: &movable_tasks::QueuedTask, agent: AgentId) -> bool {
+    let held = movable_tasks::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
     let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), ChoiceReasons::default()));
     assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("rebalance");

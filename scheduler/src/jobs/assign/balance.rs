@@ -18,7 +18,8 @@ use tokio::sync::Mutex;
 use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
 use crate::store::agents;
-use crate::store::assignments::loads::{self, AvailableAgent, QueuedTask};
+use crate::store::assignments::available_agents::{self, AvailableAgent};
+use crate::store::assignments::movable_tasks::{self, QueuedTask};
 use crate::store::assignments::{self, Assignment};
 use crate::store::measurements::quarantines;
 use crate::strategy::load::balance::{self, MovableTask, TaskMove};
@@ -94,12 +95,12 @@ impl Balance {
 /// get these tasks; `None` if there is nothing to do.
 async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let mut tx = scheduler.begin().await?;
-    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
     let longest = longest_queues(&agents);
     if longest.is_empty() || agents.len() < 2 {
         return Ok(None);
     }
-    let waiting = loads::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
+    let waiting = movable_tasks::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
     let newcomers = |task: &QueuedTask| -> Vec<AgentId> {
         let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
         let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
@@ -141,7 +142,7 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
     let mut tx = scheduler.begin().await?;
     let names = agents::names(&mut tx).await.context("read the agents' names")?;
     let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| input.waiting.get(one.queued)).collect();
-    let held = loads::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
+    let held = movable_tasks::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
     for one in moves {
         let (Some(waiting), Some(candidates)) = (input.waiting.get(one.queued), input.candidates.get(one.queued))
@@ -232,7 +233,12 @@ mod tests {
     }
 
     async fn loads(trial: &Trial) -> Vec<u32> {
-        loads::available(&mut *trial.conn().await).await.expect("look").iter().map(|agent| agent.load).collect()
+        available_agents::available(&mut *trial.conn().await)
+            .await
+            .expect("look")
+            .iter()
+            .map(|agent| agent.load)
+            .collect()
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -13,7 +13,7 @@ use crate::config::Draws;
 use crate::gnp::{Placement, PredictedRtt, SitePlace};
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::assignments::loads::AvailableAgent;
+use crate::store::assignments::available_agents::AvailableAgent;
 use crate::store::assignments::past_crawls::{self, CrawledSite};
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts::{self, SuspectedSite};

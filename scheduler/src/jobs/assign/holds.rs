@@ -10,7 +10,7 @@ use sqlx::types::ipnet::IpNet;
 
 use crate::model::TaskId;
 use crate::store::assignments::WaitingTask;
-use crate::store::assignments::loads;
+use crate::store::assignments::available_agents;
 use crate::store::sites::{addresses, open_circuits};
 use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::unmet;
@@ -37,7 +37,8 @@ pub(super) async fn hold_ahead(
     cap: u32,
 ) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    let held =
+        addresses::hold_before_lease::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
     Ok(without(waiting, &held))
 }
 
@@ -77,7 +78,7 @@ pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Res
     if batches.is_empty() {
         return Ok(());
     }
-    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
     let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
     let mut any = false;
     for batch in batches {

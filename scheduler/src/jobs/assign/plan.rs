@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::assignments::{self, Pool, loads};
+use crate::store::assignments::{self, Pool, available_agents};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::schedule;
 
@@ -140,7 +140,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         seen.idles = !seen.decided;
         return Ok(false);
     }
-    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         return Ok(false);
     }

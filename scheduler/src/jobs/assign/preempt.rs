@@ -17,7 +17,7 @@ use sqlx::{Postgres, Transaction};
 use crate::config::Draws;
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
-use crate::store::assignments::loads::{self, AvailableAgent};
+use crate::store::assignments::available_agents::{self, AvailableAgent};
 use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
@@ -54,7 +54,7 @@ pub(in crate::jobs) async fn run(
     if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
         return Ok(());
     }
-    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
     let mut free = idle(&mut tx, &agents).await?;
     free.retain(|agent, _| !wanted.contains(agent));
     if free.values().all(|slots| *slots == 0) {

@@ -143,7 +143,7 @@ pub(super) mod tests {
         let drained = drain(&mut conn, "a").await.expect("drain");
         assert_eq!(drained, DrainResult { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
-        assert!(crate::store::assignments::loads::available(&mut conn).await.expect("read").is_empty());
+        assert!(crate::store::assignments::available_agents::available(&mut conn).await.expect("read").is_empty());
 
         let held = leases::release(&mut conn, agent, tasks[0], fixtures::TOKEN, None, fixtures::MAX_CRASHES).await;
         assert!(held.expect("hand back"));
@@ -165,6 +165,6 @@ pub(super) mod tests {
         assert_eq!(again, DrainResult { withdrawn: 0, leases: 1, before: true });
         assert!(resume(&mut conn, "a").await.expect("resume"));
         assert!(!resume(&mut conn, "a").await.expect("resume"), "once");
-        assert_eq!(crate::store::assignments::loads::available(&mut conn).await.expect("read").len(), 1);
+        assert_eq!(crate::store::assignments::available_agents::available(&mut conn).await.expect("read").len(), 1);
     }
 }

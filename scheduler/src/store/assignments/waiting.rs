@@ -11,7 +11,7 @@ use crate::model::{
 };
 use crate::store::Error;
 use crate::store::agents::sessions::EndCause;
-use crate::store::assignments::loads;
+use crate::store::assignments::movable_tasks;
 use crate::store::leases::LeaseState;
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
@@ -197,7 +197,7 @@ impl From<Row> for WaitingTask {
                     agent,
                     strategy: chosen_by,
                     fallback: row.detail.and_then(|why| why.fallback),
-                    listed: loads::listed(&candidates, &predicted, &measured),
+                    listed: movable_tasks::listed(&candidates, &predicted, &measured),
                 })
             }
             _ => None,

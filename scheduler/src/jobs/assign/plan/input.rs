@@ -10,7 +10,8 @@ use sqlx::PgConnection;
 
 use crate::config::Draws;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, Strategy, TaskId};
-use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
+use crate::store::assignments::available_agents::AvailableAgent;
+use crate::store::assignments::loads::{self, AgentCrawl};
 use crate::store::assignments::{self, Assignment, WaitingTask};
 use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions::{self, PreemptedLease};
@@ -140,7 +141,8 @@ impl PlanInput {
         locked: &HashSet<TaskId>,
     ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
-        let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+        let held =
+            addresses::hold_before_lease::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
         for DecidedTask { job, choice, takes, explores } in
             decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))

@@ -1,0 +1,250 @@
+//! Records choices of agents with their candidates and causes, and moves their tasks to `assigned`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, ChoiceReasons, Rtt, Strategy, TaskId};
+use crate::store::Error;
+use crate::store::rows::Statement;
+use crate::store::types::whole;
+use crate::strategy::{Candidate, Choice};
+
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    pub task: TaskId,
+    pub agent: AgentId,
+    pub strategy: Strategy,
+    pub seed: u64,
+    /// The candidates, best first.
+    pub candidates: Vec<Candidate>,
+    pub why: ChoiceReasons,
+    /// The predicted duration of the crawl.
+    pub takes: Option<Duration>,
+    /// Number of agents that could get work and were not excluded.
+    pub available: usize,
+    /// Row number of the [stored](super::batches::constraints::remember) set of excluded agents;
+    /// `None` if no agent was excluded.
+    pub exclusions: Option<i64>,
+}
+
+impl Assignment {
+    pub fn new(task: TaskId, seed: u64, choice: Choice, why: ChoiceReasons) -> Self {
+        let Choice { agent, candidates, strategy, fallback } = choice;
+        let why = ChoiceReasons { fallback, ..why };
+        Self { task, agent, strategy, seed, candidates, why, takes: None, available: 0, exclusions: None }
+    }
+}
+
+/// A row of `assignments`; each field is a column.
+#[derive(Serialize)]
+struct AssignmentRow<'a> {
+    task_id: i64,
+    agent_id: i64,
+    strategy: Strategy,
+    seed: i64,
+    candidates: Vec<i64>,
+    predicted_us: Vec<Option<i64>>,
+    measured_us: Vec<Option<i64>>,
+    /// The candidates' load levels; `None` for a candidate that could not get work.
+    levels: Vec<Option<i64>>,
+    cause: &'a str,
+    fallback: Option<&'a str>,
+    detail: Option<&'a ChoiceReasons>,
+    available: i32,
+    exclusions_id: Option<i64>,
+    crawl_ms: Option<i64>,
+}
+
+impl<'a> AssignmentRow<'a> {
+    fn of(made: &'a Assignment) -> Self {
+        let of = |known: fn(&Candidate) -> Option<Rtt>| {
+            made.candidates.iter().map(|one| known(one).map(Rtt::as_micros)).collect()
+        };
+        let level = |one: &Candidate| (one.capacity > 0).then(|| one.level().get());
+        Self {
+            task_id: made.task.get(),
+            agent_id: made.agent.get(),
+            strategy: made.strategy,
+            seed: made.seed.cast_signed(),
+            candidates: made.candidates.iter().map(|one| one.agent.get()).collect(),
+            predicted_us: of(|one| one.predicted),
+            measured_us: of(|one| one.measured),
+            levels: made.candidates.iter().map(level).collect(),
+            cause: made.why.cause.name(),
+            fallback: made.why.fallback.as_ref().map(|fallback| fallback.cause.name()),
+            detail: Some(&made.why).filter(|why| **why != ChoiceReasons::default()),
+            available: whole(made.available),
+            exclusions_id: made.exclusions,
+            crawl_ms: made.takes.map(|takes| whole(takes.as_millis())),
+        }
+    }
+}
+
+/// Stores assignments, and moves their tasks to `assigned`. The caller has locked the tasks.
+pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<AssignmentRow<'_>> = made.iter().map(AssignmentRow::of).collect();
+    let rows = serde_json::to_string(&rows).map_err(|error| Error::inconsistent("assignments", "detail", &error))?;
+    sqlx::query!(
+        r#"
+        with made as (
+            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, levels,
+                                     cause, fallback, detail, available, exclusions_id, crawl_ms)
+            select task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, levels,
+                   cause, fallback, detail, available, exclusions_id, crawl_ms
+            from jsonb_to_recordset($1::text::jsonb) as made (
+                task_id bigint, agent_id bigint, strategy text, seed bigint, candidates bigint[], predicted_us bigint[],
+                measured_us bigint[], levels bigint[], cause assignment_cause, fallback fallback_cause, detail jsonb,
+                available integer, exclusions_id bigint, crawl_ms bigint
+            )
+            returning id, task_id
+        )
+        update tasks t
+        set state = 'assigned', assignment_id = made.id, reason = null,
+            state_since = case when t.state = 'assigned' then t.state_since else now() end
+        from made where t.id = made.task_id
+        "#,
+        rows,
+    )
+    .run(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::PgPool;
+
+    use crate::model::{ChoiceCause, Fallback, FallbackCause, FormerAgent, Parting};
+    use crate::store::agents::sessions;
+    use crate::store::assignments::available_agents;
+    use crate::store::assignments::unassign::{UnassignScope, unassign};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_names_its_agent_while_it_is_assigned_or_leased(mut conn: Conn) {
+        let agents = [fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await];
+        let session = fixtures::session(&mut conn, agents[0]).await;
+        fixtures::session(&mut conn, agents[1]).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::task(&mut conn, batch, site, "located").await;
+        let named = async |conn: &mut PgConnection| {
+            sqlx::query_scalar::<_, Option<i64>>("select agent_id from tasks where id = $1")
+                .bind(task.get())
+                .fetch_one(conn)
+                .await
+                .expect("read the task")
+                .map(AgentId::new)
+        };
+        let load = async |conn: &mut PgConnection| {
+            available_agents::available(conn).await.expect("read").iter().map(|agent| agent.load).collect::<Vec<_>>()
+        };
+        assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
+        for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
+            let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
+            insert(&mut conn, &[Assignment::new(task, 1, choice, ChoiceReasons::default())]).await.expect("assign");
+            assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
+        }
+        assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
+        assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agents[0]), vec![1, 0]));
+        for state in ["done", "assigned", "located"] {
+            sqlx::query("update tasks set state = $1::task_state").bind(state).execute(&mut *conn).await.expect("move");
+            assert_eq!(named(&mut conn).await, (state == "assigned").then_some(agents[0]), "{state}");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_at_a_lost_agent_is_withdrawn_in_batches_past_what_somebody_is_at(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (lost, there) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        fixtures::session(&mut conn, there).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let mut tasks = Vec::new();
+        for (host, agent) in [("a.cn", lost), ("b.cn", lost), ("c.cn", lost), ("d.cn", there)] {
+            let site = fixtures::site(&mut conn, host).await;
+            tasks.push(fixtures::assigned(&mut conn, batch, site, agent).await);
+        }
+        let mut held = pool.begin().await.expect("begin");
+        sqlx::query("select from tasks where id = $1 for update")
+            .bind(tasks[1].get())
+            .execute(&mut *held)
+            .await
+            .expect("lock");
+        for withdrawn in [1, 1, 0] {
+            assert_eq!(
+                unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 1).await.expect("withdraw"),
+                withdrawn
+            );
+        }
+        held.rollback().await.expect("roll back");
+        assert_eq!(unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw"), 1);
+        for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
+            assert_eq!(fixtures::state(&mut conn, task).await, state);
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn choices_are_recorded_at_once_with_all_that_there_is_to_say_of_each(mut conn: Conn) {
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let mut made = Vec::new();
+        let said = ChoiceReasons { cause: ChoiceCause::NextCandidate, ..ChoiceReasons::default() };
+        let parted = Some(FormerAgent { agent: "it's \"b\"".to_owned(), how: Parting::Lost });
+        let fallback = Some(Fallback { cause: FallbackCause::Unmeasured, said: "connect: refused".to_owned() });
+        for (host, parted, fallback, why) in
+            [("a.cn", None, None, ChoiceReasons::default()), ("b.cn", parted, fallback, said)]
+        {
+            let site = fixtures::site(&mut conn, host).await;
+            let task = fixtures::task(&mut conn, batch, site, "located").await;
+            let near = Candidate { measured: Rtt::try_from_micros(7).ok(), ..Candidate::new(agent, 2) };
+            let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GNP_TOP3, fallback };
+            let takes = Some(Duration::from_millis(9));
+            made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, ChoiceReasons { parted, ..why }) });
+        }
+        insert(&mut conn, &made).await.expect("assign");
+        type Row = (String, Option<String>, Option<String>, i64, Vec<i64>, i64);
+        let rows: Vec<Row> = fixtures::rows(&mut conn, "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id").await;
+        assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
+        assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
+        let why: ChoiceReasons = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
+        assert_eq!(why, made[1].why);
+        for task in &made {
+            assert_eq!(fixtures::state(&mut conn, task.task).await, "assigned");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_at_an_agent_that_disconnected_waits_a_moment_and_while_nobody_else_is_there(mut conn: Conn) {
+        let (gone, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let sessions = [fixtures::session(&mut conn, gone).await, fixtures::session(&mut conn, other).await];
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, gone).await;
+        let withdrawn = async |conn: &mut PgConnection| {
+            unassign(conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw")
+        };
+        let ago = async |conn: &mut PgConnection, seconds: f64| {
+            let earlier = "update sessions set disconnected_at = now() - make_interval(secs => $1) where disconnected_at is not null";
+            sqlx::query(earlier).bind(seconds).execute(conn).await.expect("let time pass");
+        };
+        for session in sessions {
+            sessions::disconnect(&mut conn, session).await.expect("disconnect");
+        }
+        ago(&mut conn, 60.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 0, "all have disconnected");
+        fixtures::session(&mut conn, other).await;
+        ago(&mut conn, 4.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 0, "it may be back in a moment");
+        ago(&mut conn, 6.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 1);
+        assert_eq!(fixtures::state(&mut conn, task).await, "located");
+    }
+}
