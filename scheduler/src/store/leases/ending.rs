@@ -6,13 +6,26 @@
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, LeaseToken, TaskId};
+use crate::model::{AgentId, LeaseToken, TaskId, words};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 
-use super::lease_state::LeaseState;
+words!(
+    /// Whether a lease is active, and if not, how it ended.
+    LeaseState {
+        /// The lease's agent may crawl the site.
+        Active = "active",
+        /// The outcome of the crawl was accepted.
+        Completed = "completed",
+        /// The agent released the lease.
+        Released = "released",
+        /// The lease's session ended.
+        Expired = "expired",
+        Revoked = "revoked",
+    }
+);
 
 /// How a lease ends without an outcome.
 #[derive(Debug, Clone, Copy)]
