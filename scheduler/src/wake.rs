@@ -7,7 +7,7 @@
 
 pub(crate) mod database_watch;
 pub mod notifier;
-mod task;
+mod task_roles;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +23,10 @@ use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
 
 use notifier::{Notifier, Signals};
-use task::for_tasks;
+use task_roles::for_tasks;
 
 use database_watch::Database;
-pub use task::Task;
+pub use task_roles::Task;
 
 /// The time of the last signal of any kind, which shows whether the system is active.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::task::Task;
+use super::task_roles::Task;
 use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;

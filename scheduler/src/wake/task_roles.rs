@@ -1,4 +1,4 @@
-//! The enum `Task` names the background tasks that can be woken.
+//! Lists the background tasks that can be woken, and says by which role each task runs.
 
 use crate::store::schedulers::terms::Role;
 
