@@ -29,7 +29,7 @@ use crate::store::assignments::past_crawls;
 use crate::store::embeddings::placements;
 use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
-use crate::store::sites::positions::{self, Source};
+use crate::store::sites::geographic_positions::{self, Source};
 use crate::strategy::Speed;
 
 /// A fixed seed, so that the same map always gives the same suggestions.
@@ -270,7 +270,7 @@ async fn near(
 /// Reads the names and positions of the suggested sites.
 async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<SuggestedSite>, PlanError> {
     let names = store::reports::capacity::names(conn, picks).await?;
-    let mut positions: HashMap<_, _> = positions::of_sites(conn, picks).await?;
+    let mut positions: HashMap<_, _> = geographic_positions::of_sites(conn, picks).await?;
     let one = |site: &SiteId| SuggestedSite {
         name: names.get(site).cloned().unwrap_or_default(),
         position: positions.remove(site),

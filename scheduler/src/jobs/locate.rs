@@ -17,10 +17,11 @@ use anyhow::Context;
 use crate::gnp::{Embedding, FEWEST_LANDMARKS, Locator, Solver};
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
-use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
+use crate::store::embeddings::outdated_placements::{self, OutdatedSite};
+use crate::store::embeddings::placements::{self, LocatedSite};
 use crate::store::measurements;
 use crate::store::sites::verdicts::SuspectedSite;
-use crate::store::sites::{positions, verdicts as stored_verdicts};
+use crate::store::sites::{geographic_positions, verdicts as stored_verdicts};
 use crate::store::tasks::measuring::{self, MeasuredSite};
 use crate::store::tasks::wait_causes;
 
@@ -121,10 +122,10 @@ impl Locate {
         // A separate transaction, which ends before tasks are locked, keeps the lock order: a
         // site's row must be locked before the site's tasks.
         let mut tx = self.scheduler.begin().await?;
-        let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
+        let seen = geographic_positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
         let found: Vec<(SiteId, Position)> =
             seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
-        positions::looked_up(&mut tx, &found).await.context("store where sites are")?;
+        geographic_positions::looked_up(&mut tx, &found).await.context("store where sites are")?;
         tx.commit().await.context("commit where sites are")
     }
 
@@ -145,7 +146,7 @@ impl Locate {
         let epoch = embedding.epoch();
         let mut tx = self.scheduler.begin().await?;
         let outdated =
-            placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
+            outdated_placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
         if outdated.is_empty() {
             return Ok(());
         }
@@ -157,12 +158,12 @@ impl Locate {
         tx.commit().await.context("end reading")?;
         let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
         let mut tx = self.scheduler.begin().await?;
-        placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
+        outdated_placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         // Deletes the outdated placements that cannot be renewed, because otherwise every pass
         // would find them again.
-        placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
+        outdated_placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {
             self.scheduler.wakes.locate.notify_one();
@@ -222,7 +223,7 @@ mod tests {
     use crate::jobs::locate::geoip::tests as geoip;
     use crate::store::measurements::orders::OrderTarget;
     use crate::store::schedulers::terms::Role;
-    use crate::store::sites::positions::Source;
+    use crate::store::sites::geographic_positions::Source;
 
     fn each(agents: &[Agent], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
         agents.iter().map(|(agent, _)| (*agent, millis)).collect()
@@ -251,7 +252,7 @@ mod tests {
         let (_, listed) = trial.task("b.cn").await;
         let (_, elsewhere) = trial.task("c.cn").await;
         let said = [("b.cn".parse().expect("a name"), place(1.0, 2.0))];
-        positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
+        geographic_positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
         trial.measure().await;
         for site in [known, listed, elsewhere] {
             trial.measured(site, &each(&trial.agents, Some(20))).await;
@@ -262,7 +263,7 @@ mod tests {
             .await;
         trial.locate().await;
         let sites = [known, listed, elsewhere];
-        let found = positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
+        let found = geographic_positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
         let expected = [(known, (place(45.75, 126.5), Source::Geoip)), (listed, (place(1.0, 2.0), Source::List))];
         assert_eq!(found, expected.into());
     }

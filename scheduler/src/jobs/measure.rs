@@ -12,9 +12,11 @@ use tokio::sync::Mutex;
 
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, Stage};
-use crate::store::measurements::orders::{self, MeshOrders, MeshPlan};
+use crate::store::measurements::mesh_orders::{self, MeshOrders, MeshPlan};
+use crate::store::measurements::orders;
 use crate::store::measurements::sharing;
-use crate::store::sites::origin;
+use crate::store::measurements::site_orders;
+use crate::store::sites::origins_and_aliases;
 use crate::store::tasks::{measuring, wait_causes};
 
 use super::leadership::Leader;
@@ -87,7 +89,7 @@ impl Measure {
         let plan = mesh_plan(&self.scheduler.config.measure);
         let began = Instant::now();
         let mut tx = self.scheduler.begin().await?;
-        let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+        let ordered = mesh_orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
         tx.commit().await.context("commit the mesh's orders")?;
         *pause = Some(MeshPause {
             fleet: version,
@@ -122,7 +124,7 @@ async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
 async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let begun = measuring::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
-    origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
+    origins_and_aliases::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
         // Stored measurements may already suffice to locate the tasks' sites.
@@ -135,13 +137,13 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
 async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
-    let mut open = orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
+    let mut open = site_orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
     open.retain(|_, held| *held < config.max_site_orders);
     let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
-    let due = orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
+    let due = site_orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
     let orders = spread(&due, open, config.max_site_orders);
     let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let ordered = orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
+    let ordered = site_orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
     tx.commit().await.context("commit the sites' orders")?;
     again_if_full(scheduler, u64::try_from(ordered.len()).unwrap_or(u64::MAX));
     Ok(ordered)

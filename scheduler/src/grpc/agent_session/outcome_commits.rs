@@ -11,7 +11,7 @@ use crate::store;
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::contradictions::{self, CrawlRtt};
-use crate::store::sites::origin;
+use crate::store::sites::origins_and_aliases;
 
 /// Storing this many discovered hosts takes about as long as recording one outcome.
 pub(super) const HOSTS_PER_ROW: usize = 10;
@@ -117,9 +117,9 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     // Origins are always locked in the same order, so that two transactions cannot deadlock.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
-    let unsettled = origin::unsettled(conn, &sites).await?;
+    let unsettled = origins_and_aliases::unsettled(conn, &sites).await?;
     for (site, origin) in settled.into_iter().filter(|(site, _)| unsettled.contains(site)) {
-        origin::settle(conn, site, origin).await?;
+        origins_and_aliases::settle(conn, site, origin).await?;
     }
     Ok(())
 }

@@ -19,9 +19,9 @@ use anyhow::Context;
 
 use crate::gnp::{FEWEST_LANDMARKS, SitePlace};
 use crate::model::{AgentId, BatchId, Rtt, SiteId};
-use crate::store::assignments::loads;
+use crate::store::assignments::available_agents;
 use crate::store::batches::constraints;
-use crate::store::measurements::{orders, quarantines};
+use crate::store::measurements::{quarantines, site_orders};
 use crate::store::tasks::confirmations::{self, ConfirmationAttempt};
 
 use super::exclusions::Admission;
@@ -70,7 +70,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
         }
         return Ok(0);
     }
-    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         return Ok(0);
     }
@@ -108,7 +108,7 @@ async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     if confirmers.is_empty() {
         return Ok(Vec::new());
     }
-    let open = orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
+    let open = site_orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
     let orders = spread(&askable, open, config.max_site_orders);
     let asked = confirmations::ask(&mut tx, &orders, lifetime(scheduler)).await.context("ask confirmers")?;
     tx.commit().await.context("commit what confirmers are asked")?;

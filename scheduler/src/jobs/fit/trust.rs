@@ -15,7 +15,7 @@ use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 use crate::store::agents::{self, AgentPosition};
 use crate::store::embeddings::landmarks;
-use crate::store::measurements::{self, orders, quarantines};
+use crate::store::measurements::{self, quarantines, site_orders};
 
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
@@ -50,7 +50,7 @@ async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
         .await
         .context("find whom to ask again")?;
     let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let asked = orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
+    let asked = site_orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
     tx.commit().await.context("commit what is asked again")?;
     scheduler.wakes.wake_agents(asked);
     Ok(())

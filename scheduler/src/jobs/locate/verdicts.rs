@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use crate::gnp::{AnycastDetector, Embedding, LocationVerdict, Mesh, Observation};
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, SiteId};
-use crate::store::sites::verdicts::{self, SuspectedSite};
+use crate::store::sites::verdicts::SuspectedSite;
 use crate::store::{agents, measurements};
 
 /// The inputs from which the current detector was created.
@@ -46,7 +46,7 @@ impl Judge {
             fleet.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
         let names: HashMap<AgentId, String> = fleet.into_iter().map(|one| (one.agent, one.name)).collect();
         let detector = self.detector(conn, embedding, positions).await?;
-        let observations = verdicts::observations(conn, sites).await.context("read what landmarks saw")?;
+        let observations = measurements::observations(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {
             observations.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
         })

@@ -12,8 +12,8 @@ use crate::gnp::SMALL_FLEET;
 use crate::model::{AgentId, SessionId, SiteId, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
-use crate::store::measurements::orders::{AvailableProber, DueSite};
 use crate::store::measurements::quarantines;
+use crate::store::measurements::site_orders::{AvailableProber, DueSite};
 
 /// The connected agents, and the chosen landmarks.
 #[derive(Debug)]

@@ -109,18 +109,6 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
     .await
 }
 
-/// Number of the batch's tasks. Only the newest round of each site counts.
-pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
-    let count = sqlx::query_scalar!(
-        r#"
-        select submitted + measuring + located + assigned + leased + done + failed + cancelled as "count!: Unsigned<u64>"
-        from batch_progress where batch_id = $1
-        "#,
-        batch.get()
-    );
-    Ok(count.one(conn).await?.0)
-}
-
 /// The batch's progress, computed from the newest round of each site.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(

@@ -15,13 +15,13 @@ use crate::model::constraints::ConstraintsRequest;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
+use crate::store::rows::{Rows, Statement};
+use crate::store::sites::geographic_positions;
+use crate::store::tasks::measuring;
+use crate::store::types::{Unsigned, whole};
+use crate::store::{Error, batches, settings};
 
 use super::constraints;
-use crate::store::rows::{Rows, Statement};
-use crate::store::sites::positions;
-use crate::store::tasks::measuring;
-use crate::store::types::whole;
-use crate::store::{Error, batches, settings};
 
 /// Number of rows inserted by one statement. It is large enough that the latency of a statement
 /// does not matter, and small enough that the statement's arrays take only a few megabytes.
@@ -115,7 +115,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     let batch = agreed_batch(conn, submission).await?;
     expect_growth(conn).await?;
     let sites = site_ids(conn, &submission.sites).await?;
-    positions::listed(conn, &submission.positions).await?;
+    geographic_positions::listed(conn, &submission.positions).await?;
     let added = add_tasks(conn, batch, &sites).await?;
     let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
     let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
@@ -123,7 +123,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
         added,
         already_present: present - added,
         duplicates: submission.duplicates + (names - present),
-        batch_total: batches::task_count(conn, batch).await?,
+        batch_total: task_count(conn, batch).await?,
     };
     if let Some(key) = &submission.idempotency_key {
         remember(conn, key, batch, &submitted).await?;
@@ -287,6 +287,18 @@ pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error>
         sqlx::query!("analyze (skip_locked) sites, tasks").run(conn).await?;
     }
     Ok(())
+}
+
+/// Number of the batch's tasks. Only the newest round of each site counts.
+pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
+    let count = sqlx::query_scalar!(
+        r#"
+        select submitted + measuring + located + assigned + leased + done + failed + cancelled as "count!: Unsigned<u64>"
+        from batch_progress where batch_id = $1
+        "#,
+        batch.get()
+    );
+    Ok(count.one(conn).await?.0)
 }
 
 #[cfg(test)]

@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use crate::gnp::Observation;
 use crate::model::{AgentId, Rtt, SiteId};
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, whole};
 
 use super::measurement_report::{MeasurementReport, ReportContent};
 use super::measurement_result::{MeasurementResult, ResultColumns};
@@ -15,10 +19,6 @@ use super::resolved_addresses::{
     MOST_POSTPONED, POSTPONED_AGAIN, POSTPONED_NOWHERE, ReportedAddress, forget, not_counted, postponed,
 };
 use super::sharing::note_disagreement;
-
-use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
-use crate::store::types::{Interval, whole};
 
 /// The round trips to these sites, except those measured by quarantined agents. Sites without round
 /// trips are absent.
@@ -121,4 +121,32 @@ async fn upsert_result(
     )
     .run(conn)
     .await
+}
+
+/// The round trips and addresses of these sites, as measured by all trusted probers. Sites without
+/// measurements are absent.
+pub async fn observations(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<HashMap<SiteId, Vec<Observation>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, prober_id, rtt_us as "rtt_us!", address from site_measurements
+        where site_id = any($1) and rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+        order by site_id, prober_id
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let mut observations: HashMap<SiteId, Vec<Observation>> = HashMap::new();
+    for row in rows {
+        observations.entry(row.site_id).or_default().push(Observation {
+            landmark: row.prober_id,
+            rtt: row.rtt_us,
+            address: row.address,
+        });
+    }
+    Ok(observations)
 }

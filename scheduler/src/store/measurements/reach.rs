@@ -248,7 +248,7 @@ mod tests {
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};
     use crate::store::measurements::measurement_result::MeasurementResult;
-    use crate::store::measurements::{self, Measured, orders};
+    use crate::store::measurements::{self, Measured, mesh_orders};
 
     async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
         let agent = fixtures::agent(conn, name).await;
@@ -331,13 +331,13 @@ mod tests {
         }
         reachabilities.sort();
         assert_eq!(reachabilities, [Reachability::Untried, Reachability::NotAsked], "one peer each");
-        let plan = orders::MeshPlan {
+        let plan = mesh_orders::MeshPlan {
             max_age: Duration::from_secs(3600),
             max_peers: 1,
             max_orders: 9,
             lifetime: Duration::from_secs(60),
         };
-        orders::order_mesh(&mut conn, &plan).await.expect("order");
+        mesh_orders::order_mesh(&mut conn, &plan).await.expect("order");
         let peer: i64 = sqlx::query_scalar("select agent_id from measurement_orders where prober_id = $1")
             .bind(a.get())
             .fetch_one(&mut *conn)

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::gnp::Observation;
 use crate::model::SiteId;
 
 use super::Site;
@@ -18,34 +17,6 @@ pub struct SuspectedSite {
     pub confidence: f64,
     /// The evidence in words; never empty.
     pub evidence: String,
-}
-
-/// The round trips and addresses of these sites, as measured by all trusted probers. Sites without
-/// measurements are absent.
-pub async fn observations(
-    conn: &mut PgConnection,
-    sites: &[SiteId],
-) -> Result<HashMap<SiteId, Vec<Observation>>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select site_id, prober_id, rtt_us as "rtt_us!", address from site_measurements
-        where site_id = any($1) and rtt_us is not null
-          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
-        order by site_id, prober_id
-        "#,
-        sites as _,
-    )
-    .all(conn)
-    .await?;
-    let mut observations: HashMap<SiteId, Vec<Observation>> = HashMap::new();
-    for row in rows {
-        observations.entry(row.site_id).or_default().push(Observation {
-            landmark: row.prober_id,
-            rtt: row.rtt_us,
-            address: row.address,
-        });
-    }
-    Ok(observations)
 }
 
 /// Stores verdicts, replacing earlier ones. `None` means that the site stands in one place.

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a task has at most one hold. `tasks.held` is true exactly while the task has a hold
 //! and is not admitted ([`Cause::Address`]). A held task is `located`. A hold ends when its task
-//! ends. Only this module writes the table `task_holds` and the column `tasks.held`.
+//! ends. Only this module and `sites::addresses::admission` write the table `task_holds` and the
+//! column `tasks.held`.
 
 use std::time::Duration;
 
@@ -186,44 +187,6 @@ pub async fn release(
     .all(conn)
     .await?;
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
-}
-
-/// Admits the tasks that have waited longest at each address. `places` gives the number of further
-/// crawls that each address permits. Admits at most `limit` tasks in all. An admitted task counts
-/// as a crawl at the address until its agent requests a permit. Returns the number of admitted
-/// tasks.
-pub(in crate::store) async fn admit(
-    conn: &mut PgConnection,
-    places: &[(IpNet, i64)],
-    limit: i64,
-) -> Result<u64, Error> {
-    let (addresses, places): (Vec<IpNet>, Vec<i64>) = places.iter().copied().unzip();
-    sqlx::query!(
-        r#"
-        with next as (
-            select waiting.task_id
-            from unnest($1::inet[], $2::bigint[]) as room (address, places)
-            cross join lateral (
-                select h.task_id from task_holds h
-                where h.cause = 'address' and not h.admitted and h.address = room.address
-                order by h.since, h.task_id
-                limit room.places
-            ) waiting
-            limit $3
-        ), locked as (
-            select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
-        ), admitted as (
-            update task_holds h set admitted = true from locked where h.task_id = locked.id and h.cause = 'address'
-            returning h.task_id
-        )
-        update tasks t set held = false from admitted where t.id = admitted.task_id
-        "#,
-        &addresses as _,
-        &places,
-        limit,
-    )
-    .affected(conn)
-    .await
 }
 
 /// Ends the holds of tasks that leave `located` or begin their crawl. The caller has locked the

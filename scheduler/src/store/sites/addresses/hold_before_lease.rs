@@ -10,7 +10,7 @@
 //! address. The task's agent still has to request a permit, because the site's address may have
 //! changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
@@ -18,61 +18,8 @@ use sqlx::types::ipnet::IpNet;
 use crate::model::TaskId;
 use crate::store::Error;
 use crate::store::rows::Rows;
+use crate::store::sites::addresses::room::room;
 use crate::store::tasks::holds::{self, Cause};
-use crate::store::types::Unsigned;
-
-use crate::model::address_budget::{most_counted, permitted_crawls};
-
-/// The number of further crawls that an address permits, and facts that decide whether a task is
-/// held.
-#[derive(Debug)]
-pub(super) struct AddressRoom {
-    /// Number of crawls that the address permits beyond its active crawls and admitted tasks.
-    pub(super) places: i64,
-    /// Whether the address has no active crawl, no admitted task, and at most one known site.
-    alone: bool,
-    /// Whether tasks are held until the address permits a further crawl.
-    waited_for: bool,
-}
-
-pub(super) async fn room(
-    conn: &mut PgConnection,
-    addresses: &[IpNet],
-    cap: u32,
-) -> Result<HashMap<IpNet, AddressRoom>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select a.address as "address!: IpNet",
-               (select count(*) from (
-                    select from sites s where s.crawled_address = a.address limit $2
-               ) there) as "sites!: Unsigned<u32>",
-               (select count(*) from leases l where l.state = 'active' and l.address = a.address)
-               -- Admitted tasks, whose agents have not requested a permit yet.
-               + (select count(*) from task_holds h
-                  where h.cause = 'address' and h.admitted and h.address = a.address) as "taken!",
-               exists (
-                   select from task_holds h where h.cause = 'address' and not h.admitted and h.address = a.address
-               ) as "waited_for!"
-        from unnest($1::inet[]) as a (address)
-        "#,
-        addresses as _,
-        // Sites are counted up to this limit, at least up to two, because a count of two shows that
-        // a site is not alone at its address.
-        most_counted(cap).max(2),
-    )
-    .all(conn)
-    .await?;
-    let rooms = rows.into_iter().map(|row| {
-        let borne = i64::from(permitted_crawls(row.sites.0, cap));
-        let room = AddressRoom {
-            places: borne - row.taken,
-            alone: row.sites.0 <= 1 && row.taken == 0,
-            waited_for: row.waited_for,
-        };
-        (row.address, room)
-    });
-    Ok(rooms.collect())
-}
 
 /// Holds each of these located tasks if the known address of its site permits no further crawl, or
 /// if other tasks already wait for this address. Returns the held tasks. The caller has locked the

@@ -1,0 +1,100 @@
+//! Reads what has happened since the newest embedding was fitted: new agents, newer measurements,
+//! and its age.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, EmbeddingEpoch};
+use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::types::Interval;
+
+/// The error assumed for an embedding without a stored error. A new fit is made if the error of
+/// later measurements is much larger than this value; with an infinite value that never happens.
+const UNKNOWN_ERROR: f64 = f64::INFINITY;
+
+/// The newest embedding, with facts about the measurements that came after it.
+#[derive(Debug, Clone)]
+pub struct Newest {
+    pub epoch: EmbeddingEpoch,
+    pub landmarks: Vec<AgentId>,
+    pub dimensions: usize,
+    /// The median error over the mesh on which the embedding was fitted, as in `gnp::Quality`.
+    pub mesh_error: f64,
+    pub created_at: DateTime<Utc>,
+    /// Names of connected agents that have no placement in the embedding. Each of them has measured
+    /// another agent, or was measured, after the embedding was made.
+    pub newcomers: Vec<String>,
+    pub mesh_rows: i64,
+    /// Number of mesh measurements taken after the embedding was made.
+    pub newer_rows: i64,
+    /// Whether the embedding is older than the `max_age` given to [`newest`].
+    pub aged: bool,
+    /// Whether any measurement of a beacon is outstanding.
+    pub mesh_busy: bool,
+}
+
+/// The newest embedding's state; `None` if there is no embedding yet.
+pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select epoch, landmarks, dimensions, mesh_error, created_at,
+               created_at < now() - $1::interval as "aged!",
+               exists (select from measurement_orders where agent_id is not null) as "mesh_busy!",
+               (select count(*) from mesh_measurements where rtt_us is not null) as "mesh_rows!",
+               (select count(*) from mesh_measurements where rtt_us is not null and measured_at > created_at)
+                   as "newer_rows!",
+               array(
+                   select agents.name from sessions join agents on agents.id = sessions.agent_id
+                   where sessions.state = 'active'
+                     and exists (
+                         select from mesh_measurements known
+                         where agents.id in (known.prober_id, known.agent_id)
+                           and known.rtt_us is not null and known.measured_at > created_at
+                     )
+                     and not exists (
+                         select from agent_placements placed
+                         where placed.epoch = embeddings.epoch and placed.agent_id = agents.id
+                     )
+                   order by agents.name
+               ) as "newcomers!"
+        from embeddings order by epoch desc limit 1
+        "#,
+        Interval(max_age),
+    )
+    .optional(conn)
+    .await?;
+    Ok(row.map(|row| Newest {
+        epoch: row.epoch,
+        landmarks: row.landmarks,
+        dimensions: row.dimensions.into(),
+        mesh_error: row.mesh_error.unwrap_or(UNKNOWN_ERROR),
+        created_at: row.created_at,
+        newcomers: row.newcomers,
+        mesh_rows: row.mesh_rows,
+        newer_rows: row.newer_rows,
+        aged: row.aged,
+        mesh_busy: row.mesh_busy,
+    }))
+}
+
+/// Pairs of agents in which one agent measured the other after `since`. Each pair has the smaller
+/// identifier first.
+pub async fn pairs_measured_since(
+    conn: &mut PgConnection,
+    since: DateTime<Utc>,
+) -> Result<BTreeSet<(AgentId, AgentId)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select distinct least(prober_id, agent_id) as "from!: AgentId", greatest(prober_id, agent_id) as "to!: AgentId"
+        from mesh_measurements where rtt_us is not null and measured_at > $1
+        "#,
+        since,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.from, row.to)).collect())
+}

@@ -1,0 +1,177 @@
+//! Reads the newest tasks of a site, each with its outcome, progress and candidates, as the details
+//! of the site show them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{ChoiceReasons, OutcomeKind, Rtt, Strategy, TaskId, TaskState};
+use crate::store::Error;
+use crate::store::leases::checkpoints::RateState;
+use crate::store::rows::Rows;
+use crate::store::sites::by_name::Site;
+use crate::store::tasks::wait_causes;
+use crate::store::types::Unsigned;
+use crate::strategy::explain::ExplainedWait;
+
+/// Maximum number of tasks shown for a site. A site that is crawled every hour has thousands of
+/// tasks.
+const NEWEST_TASKS: i64 = 100;
+
+/// A task of a site and its newest choice of an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SiteTask {
+    pub batch: String,
+    pub round: u32,
+    pub state: TaskState,
+    pub reason: Option<String>,
+    /// The agent's message about the end of the crawl.
+    pub message: Option<String>,
+    /// Why the task waits, if it has no agent.
+    pub waits: Option<ExplainedWait>,
+    pub agent: Option<String>,
+    pub strategy: Option<Strategy>,
+    /// Why this agent was chosen and, if a fallback was applied, the cause of the fallback.
+    pub why: ChoiceReasons,
+    pub candidates: Vec<Candidate>,
+    pub outcome: Option<Outcome>,
+    /// The progress of the active crawl, from its checkpoint.
+    pub progress: Option<Progress>,
+    pub recrawl_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub kind: OutcomeKind,
+    pub pages: u32,
+    pub bytes: u64,
+    /// Number of pages fetched again by an agent that took the crawl over.
+    pub refetched: u32,
+    /// Number of links skipped because they lead into traps.
+    pub trapped: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    pub pages: u32,
+    /// Size in bytes of the checkpoint's state, from which another agent can continue the crawl.
+    pub state_bytes: u64,
+    /// When the agent reported this progress.
+    pub saved_at: DateTime<Utc>,
+    /// The time until which the agent sends the site no request.
+    pub paused_until: Option<DateTime<Utc>>,
+    pub rate_state: RateState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub agent: String,
+    pub predicted: Option<Rtt>,
+    pub measured: Option<Rtt>,
+}
+
+/// The site's newest tasks, newest first.
+pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>, Error> {
+    let mut candidates = candidates(conn, site).await?;
+    let rows = sqlx::query!(
+        r#"
+        select t.id, b.name as batch, t.round, t.recrawl_at, t.state as "state!",
+               case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
+               a.name as "agent?", c.strategy as "strategy?", c.detail as "detail?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               o.refetched as "refetched?", o.trapped as "trapped?",
+               k.pages as "kept_pages?", octet_length(k.state) as "kept_bytes?: Unsigned<u64>", k.saved_at as "saved_at?",
+               k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
+               k.recent_requests as "recent_requests?", k.recent_errors as "recent_errors?", k.last_error as "last_error?"
+        from tasks t
+        join batches b on b.id = t.batch_id
+        left join assignments c on c.id = t.assignment_id
+        left join agents a on a.id = c.agent_id
+        left join outcomes o on o.task_id = t.id
+        left join checkpoints k on k.task_id = t.id
+        where t.site_id = any($1)
+        order by t.id desc
+        limit $2
+        "#,
+        &site.ids() as _,
+        NEWEST_TASKS,
+    )
+    .all(conn)
+    .await?;
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
+    let mut waits = wait_causes::of(conn, &ids).await?;
+    let count = |stored: Option<Unsigned<u32>>| stored.map_or(0, u32::from);
+    rows.into_iter()
+        .map(|row| {
+            let outcome = match (row.kind, row.pages, row.bytes, row.refetched, row.trapped) {
+                (Some(kind), Some(pages), Some(bytes), Some(refetched), Some(trapped)) => {
+                    Some(Outcome { kind, pages: pages.0, bytes: bytes.0, refetched: refetched.0, trapped: trapped.0 })
+                }
+                _ => None,
+            };
+            let progress = match (row.kept_pages, row.kept_bytes, row.saved_at) {
+                (Some(pages), Some(bytes), Some(saved_at)) => Some(Progress {
+                    pages: pages.0,
+                    state_bytes: bytes.0,
+                    saved_at,
+                    paused_until: row.paused_until,
+                    rate_state: RateState {
+                        interval: row.interval_ms.map(Duration::from),
+                        pause: None,
+                        turned_away: count(row.turned_away),
+                        failed_in_a_row: count(row.failed_in_a_row),
+                        recent_requests: count(row.recent_requests),
+                        recent_errors: count(row.recent_errors),
+                        last_error: row.last_error.unwrap_or_default(),
+                    },
+                }),
+                _ => None,
+            };
+            Ok(SiteTask {
+                batch: row.batch,
+                round: row.round.0,
+                state: row.state,
+                reason: row.reason,
+                message: row.message,
+                waits: waits.remove(&row.id),
+                agent: row.agent,
+                strategy: row.strategy,
+                why: row.detail.unwrap_or_default(),
+                candidates: candidates.remove(&row.id).unwrap_or_default(),
+                outcome,
+                progress,
+                recrawl_at: row.recrawl_at,
+            })
+        })
+        .collect()
+}
+
+/// The candidates of each task's newest assignment, best first.
+async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<TaskId, Vec<Candidate>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, a.name, listed.predicted as "predicted?: Rtt", listed.measured as "measured?: Rtt"
+        from tasks t
+        join assignments c on c.id = t.assignment_id
+        cross join unnest(c.candidates, c.predicted_us, c.measured_us)
+            with ordinality as listed (agent, predicted, measured, position)
+        join agents a on a.id = listed.agent
+        where t.id in (select n.id from tasks n where n.site_id = any($1) order by n.id desc limit $2)
+        order by t.id, listed.position
+        "#,
+        &site.ids() as _,
+        NEWEST_TASKS,
+    )
+    .all(conn)
+    .await?;
+    let mut candidates: HashMap<TaskId, Vec<Candidate>> = HashMap::new();
+    for row in rows {
+        candidates.entry(row.id).or_default().push(Candidate {
+            agent: row.name,
+            predicted: row.predicted,
+            measured: row.measured,
+        });
+    }
+    Ok(candidates)
+}
