@@ -8,13 +8,6 @@ use crate::strategy::{self, Candidate, Choice};
 
 use super::distances::Known;
 
-/// Whether a task may wait while uncertain distances of its site are confirmed. A site that
-/// probably has several locations is not confirmed, because each agent may measure a different
-/// location.
-pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
-    task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
-}
-
 /// The cause of a fallback. If the site is unmeasured, the reason is more specific than the cause
 /// that the strategy gave, and replaces it. During an alarm, the alarm is the cause.
 pub(super) fn fallback(unmeasured: Option<&Unmeasured>, given: Option<Fallback>, alarmed: bool) -> Option<Fallback> {

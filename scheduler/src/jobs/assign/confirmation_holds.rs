@@ -1,6 +1,7 @@
-//! Holds tasks until the confirmation of their site ends.
+//! Decides which tasks wait for a confirmation of their site, and holds them until it ends.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use sqlx::PgConnection;
@@ -10,7 +11,21 @@ use crate::model::{SiteId, Strategy};
 use crate::store::assignments::WaitingTask;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
 
+use super::distances::Known;
 use super::holds::without;
+
+/// Whether a task may wait while uncertain distances of its site are confirmed. A site that
+/// probably has several locations is not confirmed, because each agent may measure a different
+/// location.
+pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
+    task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
+}
+
+/// Whether a confirmation delays no task: the task would wait for a slot at least as long as a
+/// confirmation may take.
+pub(super) fn costs_no_time(waits: Duration, confirming: Duration) -> bool {
+    waits >= confirming
+}
 
 /// Waiting tasks, except those that wait for a confirmation.
 pub(super) struct Unconfirmed {

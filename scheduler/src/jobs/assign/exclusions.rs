@@ -9,34 +9,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
+use crate::model::constraints::{AgentTraits, Constraints, Exclusion};
 use crate::model::quota::QuotaUse;
-use crate::model::{AgentId, BatchId, TaskId};
+use crate::model::{AgentId, BatchId};
 use crate::store::batches::{constraints, quotas};
-use crate::store::tasks::unmet;
-use crate::strategy::explain;
 
 #[derive(Debug)]
 pub(in crate::jobs) struct Admission {
-    constraints: HashMap<BatchId, Constraints>,
+    pub(super) constraints: HashMap<BatchId, Constraints>,
     /// All enrolled agents, including disconnected ones.
-    fleet: BTreeMap<AgentId, AgentTraits>,
+    pub(super) fleet: BTreeMap<AgentId, AgentTraits>,
     spending: HashMap<(BatchId, AgentId), QuotaUse>,
     /// The expected number of bytes per site, for each batch.
     expected: HashMap<BatchId, u64>,
-    excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
+    pub(super) excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
     /// For each batch, the row number of its stored set of excluded agents. A batch's row number is
     /// removed from this map when its set of excluded agents changes.
     stored: HashMap<BatchId, i64>,
-}
-
-/// What happens to those tasks of a batch that no agent may crawl.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::jobs) enum Fate {
-    /// The tasks wait because of this cause.
-    Wait(NoEligibleAgent),
-    /// The tasks fail with this reason.
-    Fail(String),
 }
 
 impl Admission {
@@ -141,20 +130,6 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// What happens to a batch's tasks if no admitted agent can get work.
-    ///
-    /// The tasks can fail only if no enrolled agent meets the constraints. The tasks wait if the
-    /// agents that meet the constraints are disconnected or have used up their quota. A quota
-    /// covers 24 hours, counted in whole hours, so a used-up quota becomes free again within 25
-    /// hours.
-    pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
-        let asked = self.constraints.get(&batch)?;
-        let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
-        let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
-        let fails = for_good && asked.unmet == UnmetAction::Fail;
-        Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
-    }
-
     /// Pairs of a batch and an agent that may no longer begin its assigned tasks of this batch.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
@@ -168,23 +143,6 @@ impl Admission {
         withdrawn.sort_unstable();
         withdrawn
     }
-
-    /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so. The
-    /// caller has locked the tasks.
-    pub(in crate::jobs) async fn set_aside(
-        &self,
-        conn: &mut PgConnection,
-        tasks: &BTreeMap<BatchId, Vec<TaskId>>,
-    ) -> anyhow::Result<()> {
-        for (batch, tasks) in tasks {
-            match self.fate(*batch) {
-                Some(Fate::Fail(reason)) => unmet::fail(conn, tasks, &reason).await.context("fail tasks")?,
-                Some(Fate::Wait(why)) => unmet::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?,
-                None => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -193,8 +151,8 @@ mod tests {
 
     use super::*;
     use crate::jobs::fixtures::Trial;
-    use crate::model::constraints::ConstraintsRequest;
-    use crate::model::{CrawlEnding, LeaseToken, SiteId, WaitCause};
+    use crate::model::constraints::{ConstraintsRequest, UnmetAction};
+    use crate::model::{CrawlEnding, LeaseToken, SiteId, TaskId, WaitCause};
     use crate::store::agents::drains;
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::fixtures;

@@ -8,15 +8,11 @@ use anyhow::Context as _;
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
+use crate::jobs::leadership::Leader;
 use crate::model::TaskId;
 use crate::store::assignments::WaitingTask;
-use crate::store::assignments::available_agents;
 use crate::store::sites::{addresses, open_circuits};
 use crate::store::tasks::holds::{self, HoldFilter};
-use crate::store::tasks::unmet;
-
-use super::exclusions::{Admission, Fate};
-use crate::jobs::leadership::Leader;
 
 /// Holds the tasks of sites whose circuit is open. Returns the other tasks.
 pub(super) async fn hold_broken(
@@ -68,42 +64,4 @@ pub(super) async fn release_held(
         tracing::debug!(due, admitted, "held tasks continue");
     }
     Ok(due > 0 || admitted > 0)
-}
-
-/// Releases tasks held as unmet if an agent may now crawl them. Stores why the other tasks held
-/// as unmet still wait.
-pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
-    if batches.is_empty() {
-        return Ok(());
-    }
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
-    let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
-    let mut any = false;
-    for batch in batches {
-        let there = agents.iter().map(|available| available.agent);
-        let room = admission.room(batch, there, limit.unsigned_abs());
-        if room > 0 {
-            let released = unmet::release(&mut tx, batch, None, room.cast_signed()).await;
-            let released = released.context("release unmet tasks")?;
-            tracing::debug!(batch.id = %batch, released, "agents meet the constraints of unmet tasks");
-            any |= released > 0;
-            continue;
-        }
-        match admission.fate(batch).filter(|_| !agents.is_empty()) {
-            Some(Fate::Fail(reason)) => {
-                unmet::release(&mut tx, batch, Some(&reason), limit).await.context("fail unmet tasks")?;
-            }
-            Some(Fate::Wait(why)) => {
-                unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
-            }
-            None => {}
-        }
-    }
-    tx.commit().await.context("commit released tasks")?;
-    if any {
-        scheduler.wakes.confirm.notify_one();
-    }
-    Ok(())
 }
