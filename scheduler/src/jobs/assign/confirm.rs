@@ -28,7 +28,7 @@ use super::exclusions::Admission;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::order_lifetime;
-use crate::jobs::measure::probers::spread;
+use crate::jobs::measure::prober_choice::spread;
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
