@@ -24,7 +24,7 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,
-    /// Row number of the [stored](super::batches::constraints::remember) set of excluded agents;
+    /// Row number of the [stored](crate::store::batches::constraints::remember) set of excluded agents;
     /// `None` if no agent was excluded.
     pub exclusions: Option<i64>,
 }
