@@ -17,7 +17,7 @@ mod one_by_one;
 mod pass;
 pub(super) mod plan;
 pub(super) mod preempt;
-pub(super) mod unmet;
+mod unmet;
 mod withdrawal;
 
 pub use pass::Assign;

@@ -17,7 +17,7 @@ use super::exclusions::Admission;
 
 /// What happens to those tasks of a batch that no agent may crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::jobs) enum Fate {
+enum Fate {
     /// The tasks wait because of this cause.
     Wait(NoEligibleAgent),
     /// The tasks fail with this reason.
@@ -31,7 +31,7 @@ impl Admission {
     /// agents that meet the constraints are disconnected or have used up their quota. A quota
     /// covers 24 hours, counted in whole hours, so a used-up quota becomes free again within 25
     /// hours.
-    pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
+    fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
         let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
@@ -41,7 +41,7 @@ impl Admission {
 
     /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so. The
     /// caller has locked the tasks.
-    pub(in crate::jobs) async fn set_aside(
+    pub(super) async fn set_aside(
         &self,
         conn: &mut PgConnection,
         tasks: &BTreeMap<BatchId, Vec<TaskId>>,

@@ -65,8 +65,8 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
 
 /// At most `limit` sites that have tasks in the state `measuring`, and that each of these probers
 /// has measured or failed to measure. Measurements are counted as in
-/// [`crate::store::measurements::site_orders::due_sites`]. The oldest site comes first. Returns no site if
-/// there is no prober.
+/// [`crate::store::measurements::site_orders::due_sites`]. The oldest site comes first. Returns no
+/// site if there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],
