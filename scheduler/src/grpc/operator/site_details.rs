@@ -11,8 +11,8 @@ use crate::model::site_name::SiteName;
 use crate::store;
 use crate::store::measurements::orders::{self, OpenOrder};
 use crate::store::measurements::resolved_addresses::{self, ResolvedAddress};
+use crate::store::sites::geographic_positions::{self, Source};
 use crate::store::sites::open_circuits;
-use crate::store::sites::positions::{self, Source};
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::sites::{self, Candidate, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain;
@@ -52,7 +52,7 @@ pub(super) async fn position_of(
     site: &Site,
 ) -> Result<Option<(Position, Source)>, store::Error> {
     let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
-    Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
+    Ok(geographic_positions::of_sites(conn, &[site]).await?.remove(&site))
 }
 
 pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
