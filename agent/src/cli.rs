@@ -1,25 +1,22 @@
 //! The command line: `run`, `enrol`, `doctor`, `probe` and `crawl`.
 
+pub use dispatch::main;
+
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::LONG_VERSION;
-pub use dispatch::main;
 
-mod completions;
+mod completions_and_man;
 mod crawl;
 mod dispatch;
 mod doctor;
 mod enrol;
 mod exit;
-mod folder_owner;
 mod log;
-mod manual;
 mod policy;
 mod probe;
-mod progress;
 mod request;
 mod run;
-mod signals;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
@@ -45,10 +42,10 @@ enum Command {
     /// Crawl one site, and print the outcome.
     Crawl(crawl::CrawlArgs),
     /// Print completions for a shell. The Debian package installs those for bash, zsh and fish.
-    Completions(completions::CompletionsArgs),
+    Completions(completions_and_man::CompletionsArgs),
     /// Write a manual page for each command into a folder.
     #[command(hide = true)]
-    Man(manual::ManArgs),
+    Man(completions_and_man::ManArgs),
 }
 
 pub fn command() -> clap::Command {

@@ -9,20 +9,18 @@
 //! A crawl that skipped paths because its budget was spent counts as truncated, never as complete.
 //! A crawl that fetched no page counts as neither complete nor truncated.
 
-pub use budget::{Budget, MAX_HOSTS, Policy};
+pub use budget::{Budget, Job, MAX_HOSTS, Policy};
 pub use external::{ExternalCrawl, ExternalCrawler};
 pub use fetch::failure_cause::Trouble;
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource};
 pub use frontier::checkpoint::Checkpoint;
-pub use frontier::crawl_storage::CrawlStorage;
-pub use frontier::fingerprint_set::{SeenPaths, fingerprint};
-pub use frontier::state_writer::{CrawlProgress, CrawlSnapshot, SnapshotSink};
-pub use job::Job;
+pub use frontier::crawl_storage::{CrawlProgress, CrawlSnapshot, CrawlStorage, SnapshotSink};
+pub use frontier::known_paths::{SeenPaths, fingerprint};
 pub use outcome::{Blocker, CrawlEnd, Outcome, OutcomeKind};
 pub use politeness::RateState;
-pub use politeness::path_filter::PathFilter;
-pub use politeness::robots::RobotsCache;
-pub use politeness::scheduler_silence::SchedulerSilence;
+pub use politeness::path_patterns::PathFilter;
+pub use politeness::request_interval::SchedulerSilence;
+pub use politeness::robots_rules::RobotsCache;
 pub use site_crawl::run;
 
 mod budget;
@@ -30,14 +28,9 @@ mod external;
 mod fetch;
 mod frontier;
 pub(crate) mod html;
-mod job;
-mod lease_return;
 mod outcome;
-mod permitted_origin;
 mod politeness;
 mod site_crawl;
-mod stopwatch;
-mod walk;
-
 #[cfg(test)]
 mod tests;
+mod walk;

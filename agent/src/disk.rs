@@ -3,8 +3,4 @@
 
 pub(crate) mod crawl_files;
 pub(crate) mod folder;
-pub(crate) mod lease_folders;
-pub(crate) mod lease_key;
 pub(crate) mod outbox;
-mod outbox_folder;
-pub(crate) mod outcome_writer;

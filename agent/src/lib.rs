@@ -7,6 +7,7 @@
 //! server at which other agents measure their round trip to this agent. `cli` reads the command
 //! line.
 
+mod beacon_and_metrics_server;
 pub mod cli;
 pub mod config;
 pub mod crawl;

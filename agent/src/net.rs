@@ -6,5 +6,4 @@ pub mod dns;
 pub mod guard;
 pub mod origin;
 pub mod request_context;
-pub mod tls;
 pub mod user_agent;

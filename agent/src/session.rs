@@ -6,27 +6,21 @@
 //! its crawls, because the scheduler may then have granted their leases to other agents. Outcomes
 //! are stored, and are reported until they are acknowledged.
 
-pub use credential::bearer;
-pub use opening::{AgentReplaced, SessionConfig};
+pub use opening::{AgentReplaced, SessionConfig, bearer};
 pub use reconnect::run;
 
 mod active_session;
-pub(crate) mod backoff;
 mod convert;
-mod credential;
-mod deadline;
-mod drain;
-pub(crate) mod endpoint;
 pub(crate) mod enrol;
-mod event;
+pub(crate) mod enrolment_files;
 mod heartbeats;
+mod lease_pause;
 mod leased_crawl;
-mod opening;
+mod measurement_orders;
+pub(crate) mod opening;
 mod outgoing;
-mod permits;
-mod reconnect;
-pub(crate) mod schedulers;
+mod permits_and_events;
+pub(crate) mod reconnect;
 #[cfg(test)]
 mod tests;
-pub(crate) mod unreached;
 pub mod work;

@@ -41,7 +41,6 @@ core=(
     agent/src/probe/weighted_mean.rs
     agent/src/probe/sample_schedule.rs
     agent/src/probe/sharing.rs
-    agent/src/probe/stopping_rule.rs
 )
 
 # Each rule is an extended regular expression, followed by an example that breaks the rule.

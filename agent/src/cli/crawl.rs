@@ -1,22 +1,27 @@
-//! `landfall-agent crawl`: crawls one site by the same rules as a leased crawl, shows the progress,
-//! and prints the outcome.
+//! `landfall-agent crawl`: crawls one site by the same rules as a leased crawl, shows the progress
+//! on standard error, and prints the outcome.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
+use chrono::{DateTime, Utc};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::exit::stop_on_signals;
 use super::policy::{CrawlSettings, PolicyArgs};
-use super::progress;
 use super::request::RequestArgs;
-use super::signals::stop_on_signals;
 use crate::cli::exit::{Code, exit_error};
 use crate::config::StoreConfig;
 use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, Outcome, OutcomeKind};
 use crate::disk::crawl_files::one_off_file;
+use crate::machine::clock;
 use crate::warc::Store;
 
 /// What to crawl, and how far.
@@ -64,7 +69,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, Arc::default(), stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl crashed")?,
-        () = progress::show(watching, store.clone()) => bail!("the progress display ended"),
+        () = show_progress(watching, store.clone()) => bail!("the progress display ended"),
     };
     if let Some(store) = store {
         store.close().await;
@@ -119,4 +124,74 @@ fn line(how: &str, outcome: &Outcome) -> String {
     };
     let (origin, seconds) = (origin.as_deref().unwrap_or_default(), duration.as_secs_f64());
     format!("{origin}: {how}: {pages} pages, {bytes} bytes in {seconds:.1} s{rtt}, {errors} errors{first}{trapped}")
+}
+
+/// Interval between updates of the line on a terminal.
+const REDRAW: Duration = Duration::from_millis(250);
+/// Interval between new lines if standard error is not a terminal.
+const LINE: Duration = Duration::from_secs(10);
+
+/// Shows a crawl's progress until this future is dropped.
+async fn show_progress(progress: watch::Receiver<CrawlProgress>, store: Option<Store>) {
+    let terminal = std::io::stderr().is_terminal();
+    let bar = terminal.then(ProgressBar::new_spinner);
+    if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{spinner} {wide_msg}")) {
+        bar.set_style(style);
+    }
+    let bar = bar.map(ClearOnDrop);
+    let began = Instant::now();
+    let before = progress.borrow().pages;
+    let mut ticks = interval(if terminal { REDRAW } else { LINE });
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let now = *progress.borrow();
+        let fetched = f64::from(now.pages.saturating_sub(before));
+        let rate = fetched / began.elapsed().as_secs_f64().max(0.001);
+        let line = progress_line(&now, rate, store.as_ref().and_then(Store::paused), clock::wall());
+        match &bar {
+            Some(ClearOnDrop(bar)) => {
+                bar.set_message(line);
+                bar.tick();
+            }
+            None => eprintln!("{line}"),
+        }
+    }
+}
+
+/// A progress bar that is cleared when dropped.
+struct ClearOnDrop(ProgressBar);
+
+impl Drop for ClearOnDrop {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn progress_line(progress: &CrawlProgress, rate: f64, full: Option<String>, now: SystemTime) -> String {
+    let CrawlProgress { pages, bytes, queued, errors, paused_until } = *progress;
+    let state = match (full, paused_until.filter(|until| *until > now)) {
+        (Some(reason), _) => format!("paused: {reason}"),
+        (None, Some(until)) => format!("paused until {}", DateTime::<Utc>::from(until).format("%H:%M:%S UTC")),
+        (None, None) => "crawling".to_owned(),
+    };
+    format!("{pages} pages ({} MiB), {queued} queued, {rate:.1} pages/s, {errors} errors; {state}", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_line_shows_the_cause_of_a_pause() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let progress = CrawlProgress { pages: 7, bytes: 3 << 20, queued: 12, errors: 1, paused_until: Some(at(61)) };
+        let counts = "7 pages (3 MiB), 12 queued, 1.5 pages/s, 1 errors;";
+        assert_eq!(progress_line(&progress, 1.5, None, at(60)), format!("{counts} paused until 00:01:01 UTC"));
+        assert_eq!(progress_line(&progress, 1.5, None, at(61)), format!("{counts} crawling"));
+        assert_eq!(
+            progress_line(&progress, 1.5, Some("no room".to_owned()), at(60)),
+            format!("{counts} paused: no room")
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use tokio::runtime::Builder;
 
-use super::{Cli, Command, command, completions, crawl, doctor, enrol, exit, manual, probe, run};
+use super::{Cli, Command, command, completions_and_man, crawl, doctor, enrol, exit, probe, run};
 use crate::cli::log::start_log;
 
 /// Number of worker threads of the tokio runtime. Two are enough, because an agent mostly waits for
@@ -39,9 +39,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Probe(args) => probe::run(args).await,
         Command::Crawl(args) => crawl::run(args).await,
         Command::Completions(args) => {
-            completions::print(&args, command());
+            completions_and_man::print_completions(&args, command());
             Ok(())
         }
-        Command::Man(args) => manual::write(&args, command()),
+        Command::Man(args) => completions_and_man::write_pages(&args, command()),
     }
 }

@@ -20,11 +20,10 @@ use tonic::{Code, Request};
 use super::exit;
 use super::run::RunArgs;
 use crate::config::{Config, ExecConfig, SchedulerUrl, program};
-use crate::machine::clock as clocks;
-use crate::machine::free_space;
+use crate::machine::{clock as clocks, free_space};
 use crate::net::dns::DnsError;
-use crate::session::endpoint::endpoint;
-use crate::session::{bearer, unreached};
+use crate::session::bearer;
+use crate::session::opening::{self, endpoint};
 
 /// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -153,8 +152,8 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
 }
 
 async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, String> {
-    let endpoint = endpoint(scheduler, ca).map_err(|error| unreached::why(&error))?;
-    endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
+    let endpoint = endpoint(scheduler, ca).map_err(|error| opening::why_unreached(&error))?;
+    endpoint.local_address(config.bind).connect().await.map_err(|error| opening::why_unreached(&error))
 }
 
 async fn check_credential(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckResult> {
@@ -187,7 +186,7 @@ async fn check_credential(config: &Config, channel: Channel) -> Result<Scheduler
         }
         Err(status) => Err(CheckResult::wrong(
             "credential",
-            unreached::why(&status),
+            opening::why_unreached(&status),
             "try again; the scheduler's log may give the cause",
         )),
     }
@@ -355,7 +354,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::run::listener::Listener;
+    use crate::beacon_and_metrics_server::Listener;
     use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
 
     fn config(scheduler: &str, folder: &Path) -> Config {
@@ -429,7 +428,8 @@ mod tests {
         assert!(beacon(&config, true).await.is_wrong());
         hanging_up.await.unwrap().unwrap();
 
-        let ours = Listener::bind("127.0.0.1:0".parse().unwrap(), crate::run::beacon::reply).await.unwrap();
+        let ours =
+            Listener::bind("127.0.0.1:0".parse().unwrap(), crate::beacon_and_metrics_server::reply).await.unwrap();
         config.beacon.listen.set_port(ours.port);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(ours.serve(stop.clone()));

@@ -9,9 +9,10 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::exit;
-use super::folder_owner::{as_owner, start_command};
+use super::run::{as_owner, start_command};
 use crate::disk::folder;
-use crate::session::enrol::{Enrolment, enrol};
+use crate::session::enrol::enrol;
+use crate::session::enrolment_files::Enrolment;
 
 /// Maximum number of bytes to read from a token file. A token has 64 bytes.
 const MOST_TOKEN: u64 = 4096;

@@ -1,7 +1,11 @@
-//! A command that fails prints one sentence to standard error, and returns one of the exit codes
-//! that `landfall-agent --help` lists.
+//! How a command ends: on Ctrl-C or SIGTERM, or with one sentence on standard error and one of the
+//! exit codes that `landfall-agent --help` lists.
 
 use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// Exit codes, the same as those of `landfall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,4 +55,24 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     eprintln!("{} {message}", console::style("error:").red().bold().for_stderr());
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
+}
+
+/// On the first signal the agent returns its leases and stops; on the second it exits immediately.
+pub(super) fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if stop.is_cancelled() {
+                std::process::exit(i32::from(Code::Interrupted as u8));
+            }
+            stop.cancel();
+        }
+    });
+    Ok(())
 }

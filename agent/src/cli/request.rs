@@ -13,8 +13,7 @@ use crate::cli::exit::usage;
 use crate::config::{Config, parse_name_server};
 use crate::net::dns::Resolver;
 use crate::net::guard::{Guard, OPEN, parse_network};
-use crate::net::request_context::RequestContext;
-use crate::net::tls::tls_config;
+use crate::net::request_context::{RequestContext, tls_config};
 use crate::net::user_agent::UserAgent;
 
 /// Who sends the requests, and where they may go.

@@ -1,5 +1,5 @@
-//! `landfall-agent run`: runs the agent until a signal stops it. `doctor` takes the same
-//! arguments, and other commands find the configuration as this command does.
+//! `landfall-agent run`: runs the agent until a signal stops it, as the user who owns its folder.
+//! Refuses root in the service's folder.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,7 @@ use ipnet::IpNet;
 use landfall_proto::traces::Collector;
 use tokio_util::sync::CancellationToken;
 
-use super::exit;
-use super::folder_owner::refuse_to_run_for_another;
-use super::signals::stop_on_signals;
+use super::exit::{self, stop_on_signals};
 use crate::config::{self, Config, program};
 use crate::disk::folder;
 use crate::net::guard::parse_network;
@@ -80,4 +78,46 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
 
 pub(super) fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
+}
+
+/// The systemd unit that the Debian package installs.
+const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
+/// This folder exists if the machine was booted with systemd (`sd_booted(3)`).
+const SYSTEMD_RUNS: &str = "/run/systemd/system";
+
+/// Refuses to run as root in the service's default folder, because root would create files that the
+/// service cannot read. `names_folder` is whether the command line gives a folder, which is
+/// accepted.
+fn refuse_to_run_for_another(names_folder: bool) -> anyhow::Result<()> {
+    let dir = folder::default_dir();
+    match folder::other_owner(&dir) {
+        Some(owner) if !names_folder => anyhow::bail!(
+            "{} belongs to the user {}, and this process runs as root: start the agent with: {}",
+            dir.display(),
+            owner.name,
+            start_command(&dir)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The command that starts the agent with this folder. The agent runs as the user who owns the
+/// folder.
+pub(super) fn start_command(dir: &Path) -> String {
+    let has_service = dir == folder::default_dir() && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists();
+    match folder::other_owner(dir) {
+        Some(_) if has_service => "systemctl enable --now landfall-agent".to_owned(),
+        _ => as_owner(dir, "run"),
+    }
+}
+
+/// The command line that runs the subcommand `command` of `landfall-agent` for the agent with this
+/// folder. The command runs as the user who owns the folder.
+pub(super) fn as_owner(dir: &Path, command: &str) -> String {
+    let default = dir == folder::default_dir();
+    let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
+    match folder::other_owner(dir) {
+        Some(owner) => format!("runuser -u {} -- landfall-agent {command}{flag}", owner.name),
+        None => format!("landfall-agent {command}{flag}"),
+    }
 }

@@ -1,11 +1,11 @@
-//! Reads `agent.toml`, resolves its relative paths, and checks the settings. Command-line flags
-//! replace settings afterwards.
+//! Reads `agent.toml`, resolves its relative paths, checks the settings, and says why a
+//! configuration cannot be used. Command-line flags replace settings of the file.
 
 use std::path::{Path, PathBuf};
 
-use super::error::{ConfigError, one_line};
-use super::exec::ExecConfig;
-use super::settings::Config;
+use super::program;
+use super::settings::{Config, ExecConfig, SchedulerUrl, StoreConfig};
+use crate::net::user_agent::UserAgent;
 
 pub const FILE: &str = "agent.toml";
 
@@ -63,10 +63,123 @@ fn absolute(folder: &Path) -> PathBuf {
     std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
+const MAX_CAPACITY: u32 = 10_000;
+
+impl Config {
+    /// Checks the rules that concern several fields.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |key, reason: String| Err(ConfigError::Invalid { key, reason });
+        for (key, value) in [("name", &self.name), ("city", &self.city), ("carrier", &self.carrier)] {
+            if value.trim().is_empty() {
+                return invalid(key, "must not be empty".to_owned());
+            }
+        }
+        if !(1..=MAX_CAPACITY).contains(&self.capacity) {
+            return invalid("capacity", format!("{} is not in 1 to {MAX_CAPACITY}", self.capacity));
+        }
+        if let Some(contact) = &self.contact_url
+            && let Err(error) = UserAgent::new(contact)
+        {
+            return invalid("contact_url", error.to_string());
+        }
+        if let Some(listen) = self.metrics
+            && !self.metrics_public
+            && !listen.ip().to_canonical().is_loopback()
+        {
+            return invalid(
+                "metrics",
+                format!(
+                    "{listen} is not a loopback address, and everybody who reaches it could read the metrics; to permit \
+                     that, set metrics_public = true in agent.toml"
+                ),
+            );
+        }
+        if let Some(url) = &self.beacon.advertise
+            && let Err(error) = url.parse::<crate::net::origin::Origin>()
+        {
+            return invalid("beacon.advertise", error.to_string());
+        }
+        if let Some(StoreConfig { max_file_bytes, .. }) = &self.store
+            && !StoreConfig::FILE_BYTES.contains(max_file_bytes)
+        {
+            return invalid("store.max_file_bytes", format!("{max_file_bytes} is not in 1 MiB to 10 GiB"));
+        }
+        self.exec.as_ref().map_or(Ok(()), ExecConfig::validate)?;
+        let schedulers = match SchedulerUrl::parse_all(&self.scheduler) {
+            Ok(schedulers) => schedulers,
+            Err(error) => return invalid("scheduler", error.to_string()),
+        };
+        if schedulers.iter().any(|scheduler| scheduler.tls) && self.ca.is_none() {
+            return invalid(
+                "ca",
+                "an https scheduler requires the authority that signed its certificate (PEM)".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl ExecConfig {
+    /// Makes relative paths absolute.
+    fn start_at(&mut self, folder: &Path) {
+        self.folder = folder.join(&self.folder);
+        program::make_absolute(&mut self.command, folder);
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |key, reason: String| Err(ConfigError::Invalid { key, reason });
+        if self.command.first().is_none_or(|program| program.trim().is_empty()) {
+            return invalid("exec.command", "must name a program".to_owned());
+        }
+        if self.command.iter().any(|word| word.contains('\0')) {
+            return invalid("exec.command", "a word contains a NUL character".to_owned());
+        }
+        if !Self::GRACE_MS.contains(&self.grace_ms) {
+            return invalid("exec.grace_ms", format!("{} is not in 0 to {}", self.grace_ms, Self::GRACE_MS.end()));
+        }
+        if !Self::KEEP.contains(&self.keep) {
+            return invalid("exec.keep", format!("{} is not in 0 to {}", self.keep, Self::KEEP.end()));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "{0} does not exist: enrol this agent first, with the command that `landfall agents enrol` prints, or give \
+         --dir"
+    )]
+    Missing(PathBuf),
+    #[error("read {path}")]
+    Read { path: PathBuf, source: std::io::Error },
+    /// Invalid TOML, or an unknown key or value.
+    #[error("{path}: {reason}")]
+    Parse {
+        path: PathBuf,
+        /// The problem, and the line of the file where it is.
+        reason: String,
+    },
+    #[error("{key}: {reason}")]
+    Invalid { key: &'static str, reason: String },
+}
+
+/// A TOML error as one sentence with the line number, instead of the library's excerpt of the file.
+pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().lines().next().unwrap_or_default();
+    match error.span() {
+        Some(span) => {
+            let line = text.get(..span.start).unwrap_or_default().matches('\n').count() + 1;
+            format!("line {line}: {message}")
+        }
+        None => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DEFAULT_CAPACITY, StoreConfig};
+    use crate::config::DEFAULT_CAPACITY;
 
     const LEAST: &str = "scheduler = 'http://127.0.0.1:7171'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'CERNET'\n";
 

@@ -1,14 +1,29 @@
-//! The limits of a crawl, and the ledger that counts what the crawl has spent.
+//! What to crawl, the limits of a crawl, the ledger that counts what the crawl has spent, and the
+//! stopwatch that decides when its time is spent.
 //!
-//! This module is pure. The outcome reports the ledger's counts, so a crawl that ends in the middle
-//! of a page still reports the bytes it received. The caller reads the clock and enforces the time
-//! limit.
+//! The outcome reports the ledger's counts, so a crawl that ends in the middle of a page still
+//! reports the bytes it received. The caller reads the clock and enforces the time limit.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
 
 use super::fetch::failure_cause::Trouble;
 use super::frontier::CrawlTotals;
-use super::politeness::path_filter::PathFilter;
+use super::politeness::path_patterns::PathFilter;
+use crate::machine::clock;
+use crate::net::origin::Origin;
+
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The site as submitted.
+    pub name: String,
+    /// The site's origin. If unknown, the crawl finds it first.
+    pub origin: Option<Origin>,
+    pub policy: Policy,
+    /// Number of pages that the site's last crawl found, if known.
+    pub last_pages: Option<u32>,
+}
 
 /// The largest value of [`Policy::max_hosts`].
 pub const MAX_HOSTS: u32 = 1_000;
@@ -120,6 +135,50 @@ impl Ledger {
     const fn all_bytes(&self) -> u64 {
         self.bytes.saturating_add(self.unwanted_bytes)
     }
+}
+
+/// Maximum duration, which the clock can represent.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// Measures how long a crawl has taken, including the time before it was stopped and resumed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopwatch {
+    began: Instant,
+    before: Duration,
+    resumed_at: SystemTime,
+}
+
+impl Stopwatch {
+    /// Starts the stopwatch. `before` is how long the crawl had taken when it was stopped; zero for
+    /// a new crawl.
+    pub(super) fn after(before: Duration) -> Self {
+        Self { began: Instant::now(), before: before.min(YEAR), resumed_at: clock::wall() }
+    }
+
+    /// The time at which the crawl would have begun if it had never been stopped.
+    pub(super) fn started_at(self) -> SystemTime {
+        self.resumed_at.checked_sub(self.before).unwrap_or(self.resumed_at)
+    }
+
+    /// The time at which the crawl's time budget is spent.
+    pub(super) fn deadline(self, max_duration: Duration) -> Instant {
+        self.began + max_duration.min(YEAR).saturating_sub(self.before)
+    }
+
+    /// Counts a pause against the crawl's time budget, even though no agent has the lease
+    /// meanwhile.
+    pub(super) const fn count_pause(&mut self, pause: Duration) {
+        self.before = self.before.saturating_add(pause);
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        self.before.saturating_add(self.began.elapsed())
+    }
+}
+
+pub(super) fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -8,15 +8,11 @@
 //! request interval. A crawl cannot resume: each lease starts it from the beginning.
 
 pub use command::ExternalCrawler;
-pub use external_crawl::ExternalCrawl;
+pub use outcome::ExternalCrawl;
 
 mod command;
-mod environment;
-mod external_crawl;
-mod guardian;
 mod outcome;
 mod output_log;
-mod process;
-mod statistics;
+mod processes;
 #[cfg(test)]
 mod tests;

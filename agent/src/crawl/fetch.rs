@@ -2,7 +2,7 @@
 //! vetted addresses. Limits the time and the size of the responses.
 //!
 //! No other part of the crawler uses the network. The HTTP client resolves names only through
-//! `resolver`, so it connects to a vetted address and no name is resolved a second time.
+//! `site_address`, so it connects to a vetted address and no name is resolved a second time.
 //! The client does not ask the resolver about IP literals, so the fetcher vets them before the
 //! request. The client uses no proxy and no cookies, and returns redirects as responses instead of
 //! following them.
@@ -10,22 +10,15 @@
 //! Each crawl has its own client, so its connections end with the crawl, and a slow site can
 //! exhaust only its own connection pool. All crawls share the trust anchors.
 
-pub(super) use response::CrawlResponse;
+pub(super) use requests::Fetcher;
+pub(super) use response::{CrawlResponse, Timeouts};
+
 #[cfg(test)]
 pub(super) use response::WINDOWS;
-pub(super) use send_request::Fetcher;
-pub(super) use timeouts::Timeouts;
 
-mod body_rate;
 mod coding;
-mod connect_delay;
 mod decode;
 pub(super) mod failure_cause;
-mod header_limits;
-mod http_client;
-mod resolver;
+mod requests;
 mod response;
-mod round_trips;
-mod send_request;
 pub(super) mod site_address;
-mod timeouts;

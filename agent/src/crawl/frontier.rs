@@ -3,28 +3,20 @@
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
 //! to a path and each sitemap adds one frame (a record) to the log. An incomplete frame is ignored,
 //! so after a restart a crawl resumes at the end of its last whole frame. Memory holds only the set
-//! of seen paths (`known_paths`, `fingerprint_set`) and the part of the queue that is being read.
+//! of seen paths (`known_paths`) and the part of the queue that is being read.
 //! If the queue is full, new paths are dropped. The frontier does not record the dropped paths,
 //! only that the crawl is no longer complete. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
 pub(super) use log::CrawlTotals;
-pub(super) use paths_to_visit::Frontier;
-pub(super) use queue::QueueEntry;
+pub(super) use queue::{Frontier, QueueEntry};
 
 pub(super) mod checkpoint;
-mod checkpoint_schedule;
 pub(super) mod crawl_storage;
-pub(super) mod fingerprint_set;
-mod known_paths;
+pub(super) mod known_paths;
 mod log;
-mod log_points;
-mod paths_to_visit;
 mod queue;
-mod queue_capacity;
-pub(super) mod received_checkpoint;
-pub(super) mod state_writer;
 #[cfg(test)]
 mod tests;
 mod trap;

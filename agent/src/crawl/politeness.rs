@@ -5,23 +5,19 @@
 //! In addition, requests are sequential: each waits for the previous response.
 //!
 //! Two requests start at least the interval apart (`request_interval`). A crawl pauses after a 429
-//! or 503 response (`refusal_pause`), and after many errors in a short time (`error_window`). Too
-//! many consecutive errors open the breaker (`circuit_breaker`), which ends the crawl. No rule
-//! reduces the time between two requests below the interval.
+//! or 503 response (`pauses`), and after many errors in a short time. Too many consecutive errors
+//! open the breaker, which ends the crawl. No rule reduces the time between two requests below the
+//! interval.
 
-pub(super) use circuit_breaker::BREAKER;
-pub use next_request::RateState;
-pub(super) use next_request::{Politeness, PolitenessState};
-pub(super) use response_kind::ResponseKind;
+pub(super) use pauses::{BREAKER, ResponseKind};
+pub(super) use request_interval::{Politeness, PolitenessState};
 
-mod circuit_breaker;
-mod error_window;
-mod next_request;
-pub(super) mod path_filter;
-pub(super) mod pattern;
-mod pause;
-pub(super) mod refusal_pause;
-mod request_interval;
-mod response_kind;
-pub(super) mod robots;
-pub(super) mod scheduler_silence;
+pub use request_interval::RateState;
+
+pub(super) mod path_patterns;
+pub(super) mod pauses;
+pub(super) mod request_interval;
+pub(super) mod robots_parser;
+#[cfg(test)]
+mod robots_published;
+pub(super) mod robots_rules;

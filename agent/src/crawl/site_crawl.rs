@@ -1,5 +1,5 @@
-//! Runs the crawl of a site for one lease: finds the origin, reads robots.txt, visits the pages,
-//! and ends or pauses the crawl.
+//! Runs the crawl of a site for one lease: finds the origin, waits for the permit to send requests
+//! to its address, reads robots.txt, visits the pages, and ends or pauses the crawl.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -7,25 +7,23 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, Ledger, Policy};
+use super::budget::{Budget, Job, Ledger, Policy, Stopwatch};
 use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressPermits, SiteAddress};
 use super::fetch::{Fetcher, Timeouts};
 use super::frontier::Frontier;
-use super::frontier::crawl_storage::CrawlStorage;
-use super::frontier::state_writer::{CrawlSnapshot, StateWriter};
-use super::html::site::Site;
-use super::job::Job;
-use super::lease_return::{checkpoint_in_time, is_long_enough_to_hand_back, rest, rest_after_last_request};
-use super::outcome::{Blocker, CrawlEnd, WalkEnd};
-use super::permitted_origin::find_origin;
-use super::politeness::robots::{self, RobotsCache, RulesError};
+use super::frontier::crawl_storage::{CrawlSnapshot, CrawlStorage, StateWriter};
+use super::html::site_urls::Site;
+use super::outcome::{
+    Blocker, CrawlEnd, WalkEnd, checkpoint_in_time, is_long_enough_to_hand_back, rest, rest_after_last_request,
+};
+use super::politeness::robots_rules::{RobotsCache, RulesError, rules_of};
 use super::politeness::{Politeness, PolitenessState};
-use super::stopwatch::Stopwatch;
 use super::walk::Walk;
 use crate::machine::clock;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
+use crate::probe::measure_host::settle;
 use crate::warc::Recorder;
 
 /// Crawls a site, or resumes a stopped crawl of it. All crawls of an agent share `robots`.
@@ -168,7 +166,7 @@ impl Crawl {
         if let Some(recorder) = self.recorder.clone() {
             fetcher.record(recorder, context);
         }
-        let rules = match robots::rules_of(fetcher, &site, &self.robots).await {
+        let rules = match rules_of(fetcher, &site, &self.robots).await {
             Ok(rules) => rules,
             Err(RulesError::Forbidden(reason)) => {
                 return WalkEnd::Blocked(Blocker::of_robots(fetcher.is_circuit_open()), reason);
@@ -264,4 +262,29 @@ impl Crawl {
         Site::new(&origin)
             .ok_or_else(|| WalkEnd::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
     }
+}
+
+/// Waits for the permit for the site's address; then finds the site's origin if it is unknown.
+/// `limit` is the time limit for each request. Sets `settled_at` if the search sent requests.
+pub(super) async fn find_origin(
+    job: &Job,
+    context: &RequestContext,
+    site_address: &SiteAddress,
+    limit: Duration,
+    settled_at: &mut Option<Instant>,
+) -> Result<Origin, WalkEnd> {
+    if let Some(origin) = &job.origin {
+        site_address.of(&origin.host).await?;
+        return Ok(origin.clone());
+    }
+    let named = Origin::candidates(&job.name);
+    let named = named.map_err(|error| WalkEnd::Unreachable(Trouble::Other, error.to_string()))?;
+    if let Some(first) = named.first() {
+        site_address.of(&first.host).await?;
+    }
+    let settled = settle(context, &job.name, job.policy.request_interval, limit).await;
+    *settled_at = Some(Instant::now());
+    let origin = settled?;
+    site_address.of(&origin.host).await?;
+    Ok(origin)
 }

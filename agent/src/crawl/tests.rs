@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::fetch::Timeouts;
 use super::frontier::Frontier;
-use super::html::site_path::SitePath;
+use super::html::site_urls::SitePath;
 use super::site_crawl::run_within;
-use super::walk::receive_page::MAX_PAGE_BYTES;
-use super::walk::redirects::MAX_REDIRECTS;
+use super::walk::request_page::MAX_PAGE_BYTES;
+use super::walk::visit_pages::MAX_REDIRECTS;
 use super::*;
 use crate::net::request_context::RequestContext;
 use crate::testing::{

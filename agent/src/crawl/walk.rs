@@ -3,13 +3,6 @@
 
 pub(super) use visit_pages::Walk;
 
-mod end_of_crawl;
 mod fetch_sitemaps;
-mod queue_links;
-mod read_while_waiting;
-pub(super) mod receive_page;
-pub(super) mod redirects;
-mod renew_robots;
-mod request_page;
-mod unread_page;
-mod visit_pages;
+pub(super) mod request_page;
+pub(super) mod visit_pages;

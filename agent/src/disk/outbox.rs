@@ -1,4 +1,5 @@
-//! Stores outcomes until the scheduler has acknowledged them.
+//! Stores outcomes until the scheduler has acknowledged them, one file per outcome, each written
+//! atomically. A failed write is tried again.
 //!
 //! An outcome is written to the disk before the agent reports it, and is removed only after the
 //! scheduler has acknowledged it. So an outcome survives lost sessions, restarts and a `kill -9`,
@@ -9,16 +10,20 @@
 //! disk hangs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use landfall_proto::v1::OutcomeReport;
+use prost::Message as _;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::outbox_folder::OutboxFolder;
-use super::outcome_writer::OutcomeWriter;
+use super::crawl_files::LeaseKey;
+use super::folder::{self, FolderPurpose, blocking};
 use crate::disk::folder::FolderError;
-use crate::disk::lease_key::LeaseKey;
 use crate::machine::free_space::LimitedDisk;
 
 #[derive(Debug)]
@@ -122,12 +127,141 @@ impl Outbox {
     }
 }
 
+/// The folder is locked because two agents that shared it would report each other's outcomes.
+const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
+
+const KEPT: &str = "outcome";
+/// Suffix of a file that is being written. After a crash such a file can be deleted, because the
+/// agent has never reported its outcome.
+const UNFINISHED: &str = "new";
+/// Suffix of a file that could not be parsed.
+const UNREADABLE: &str = "unreadable";
+
+/// The folder, locked by this process.
+#[derive(Debug)]
+struct OutboxFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl OutboxFolder {
+    /// Opens a folder and reads its outcomes. A file that cannot be parsed is renamed, not deleted,
+    /// and a warning is logged.
+    pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), FolderError> {
+        let lock = FOLDER.take(path)?;
+        let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
+        Ok((Self { path: path.to_owned(), _lock: lock }, left))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes an outcome, and syncs the content and the name of its file.
+    pub(super) fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
+        let key = LeaseKey::from(outcome);
+        let unfinished = self.path.join(name(key, UNFINISHED));
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&outcome.encode_to_vec())?;
+        file.sync_all()?;
+        folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
+    }
+
+    /// Removes the outcome of a lease. The removal is not synced, so after a crash the file may
+    /// exist again. The agent then reports the outcome once more.
+    pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
+        fs::remove_file(self.path.join(name(key, KEPT)))
+    }
+}
+
+fn name(key: LeaseKey, ending: &str) -> String {
+    format!("{}-{}.{ending}", key.task_id, key.token)
+}
+
+fn read_all(folder: &Path) -> io::Result<Vec<OutcomeReport>> {
+    let mut outcomes = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if ending == Some(UNFINISHED) {
+            fs::remove_file(&path)?;
+        }
+        if ending != Some(KEPT) {
+            continue;
+        }
+        let bytes = fs::read(&path)?;
+        match OutcomeReport::decode(bytes.as_slice()) {
+            Ok(outcome) if path.ends_with(name(LeaseKey::from(&outcome), KEPT)) => outcomes.push(outcome),
+            _ => {
+                tracing::warn!(file = %path.display(),
+                    "this file does not hold the outcome of its name; it is renamed to .unreadable");
+                fs::rename(&path, path.with_extension(UNREADABLE))?;
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Delay before the next attempt after a failed write.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Writes outcomes to the disk. The writer can be used from any tokio task.
+#[derive(Debug, Clone)]
+pub struct OutcomeWriter {
+    folder: Arc<OutboxFolder>,
+    /// The error of the last write, if it failed. This lock is never held across an await.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl OutcomeWriter {
+    fn new(folder: OutboxFolder) -> Self {
+        Self { folder: Arc::new(folder), failure: Arc::default() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The error of the last write, if it failed.
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes an outcome, and retries until it is on the disk. Returns `None` if `closing` is
+    /// cancelled first.
+    pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
+        loop {
+            match self.write(&outcome).await {
+                Ok(()) => return Some(outcome),
+                Err(error) => self.failed(&error),
+            }
+            tokio::select! {
+                () = closing.cancelled() => return None,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
+        let (folder, outcome) = (Arc::clone(&self.folder), outcome.clone());
+        blocking(move || folder.write(&outcome)).await?;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            tracing::error!(%error, folder = %self.folder.path().display(),
+                "cannot write an outcome to the disk; the agent tries again");
+        }
+        *failure = Some(error.to_string());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
-
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
 

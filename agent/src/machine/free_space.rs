@@ -4,6 +4,8 @@
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -144,6 +146,50 @@ impl LimitedDisk {
     }
 }
 
+/// Finds the fullest of the file systems of several folders, on a thread for blocking tasks.
+#[derive(Debug, Clone)]
+pub(crate) struct FullestDisk {
+    folders: Arc<[PathBuf]>,
+    newest: Arc<Mutex<Option<DiskSpace>>>,
+    reading: Arc<AtomicBool>,
+}
+
+impl FullestDisk {
+    pub(crate) fn of(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        let folders: Arc<[PathBuf]> = folders.into_iter().collect();
+        let newest = Arc::new(Mutex::new(fullest(&folders)));
+        Self { folders, newest, reading: Arc::default() }
+    }
+
+    /// Starts to read the free space, unless a read is already in progress.
+    pub(crate) fn begin(&self) {
+        if self.reading.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let disk = self.clone();
+        tokio::task::spawn_blocking(move || {
+            *disk.newest.lock().unwrap_or_else(PoisonError::into_inner) = fullest(&disk.folders);
+            disk.reading.store(false, Ordering::Release);
+        });
+    }
+
+    /// The result of the last read; `None` if no folder could be read.
+    pub(crate) fn newest(&self) -> Option<DiskSpace> {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn fullest(folders: &[PathBuf]) -> Option<DiskSpace> {
+    let spaces = folders.iter().filter_map(|folder| DiskSpace::of(folder).ok());
+    spaces.reduce(|fullest, space| if is_fuller(space, fullest) { space } else { fullest })
+}
+
+/// Whether a file system has a smaller fraction of free space than another.
+fn is_fuller(disk: DiskSpace, other: DiskSpace) -> bool {
+    let cross = |one: DiskSpace, other: DiskSpace| u128::from(one.free) * u128::from(other.size);
+    cross(disk, other) < cross(other, disk)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +224,16 @@ mod tests {
         check.begin();
         check.ended().await;
         assert!(check.free().unwrap() > 7);
+    }
+
+    #[tokio::test]
+    async fn the_fullest_disk_is_reported_and_unreadable_folders_are_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FullestDisk::of([folder.path().to_owned(), "/nonexistent".into()]);
+        let space = disk.newest().unwrap();
+        assert!(space.size > 0 && space.free <= space.size, "{space:?}");
+        assert_eq!(FullestDisk::of(["/nonexistent".into()]).newest(), None);
+        let (full, roomy) = (DiskSpace { free: 5, size: 100 }, DiskSpace { free: 1, size: 10 });
+        assert!(is_fuller(full, roomy) && !is_fuller(roomy, full));
     }
 }

@@ -2,7 +2,7 @@
 //! origins are in one registrable domain (public suffix list).
 //!
 //! This module is pure. For a bare host, https is tried before http.
-//! [`crate::probe::origin_search`] decides which redirects move a site to another origin.
+//! [`crate::probe::measure_host`] decides which redirects move a site to another origin.
 
 use std::fmt;
 use std::str::FromStr;

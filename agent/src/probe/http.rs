@@ -1,5 +1,5 @@
 //! The HTTP prober's connections: opens a connection phase by phase, and sends requests on it.
-//! `probe::sampling` and `probe::handshakes` combine these steps.
+//! `probe::measure_host` combines these steps.
 //!
 //! The layers (a TCP socket with a source address, TLS, an HTTP/1.1 client connection) are put
 //! together here, because a client library would hide their durations. A sample is the time from
@@ -20,10 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::error::{ConnectFailure, ProbeError};
-use super::measurement_result::{Observation, Observer, Phases};
-use super::pacer::RequestPacer;
-use super::target::Target;
+use super::measurement::{ConnectFailure, Observation, Observer, Phases, ProbeError, RequestPacer, Target};
 use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 use crate::net::request_context::RequestContext;

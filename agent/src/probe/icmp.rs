@@ -5,11 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
-use super::error::{ConnectFailure, ProbeError};
 use super::http::Endpoint;
-use super::measurement_result::{HostMeasurement, Observation, Observer, Phases};
-use super::pacer::RequestPacer;
-use super::probe_order::ProbeOrder;
+use super::measurement::{
+    ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer,
+};
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 

@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::address_lock::AddressLocks;
-use super::measure_host::{measure_paced, sample_settled};
+use super::measure_host::{self, measure_paced, sample_settled};
+use super::measurement::AddressLocks;
 use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
-use super::{HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, origin_search};
+use super::{HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http};
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 
@@ -88,7 +88,7 @@ impl Addresses {
         let Some(lock) = self.locks.lock(address).await else {
             return Ok(OrderOutcome::Postponed { address, origin: None });
         };
-        if let Some(origin) = origin_search::settled_origin(target) {
+        if let Some(origin) = measure_host::settled_origin(target) {
             let key = measurement_key(origin, address, order);
             let advice = self.advise(&key, order, draw);
             if let SharingAdvice::Share(probed, age) = advice {
@@ -98,7 +98,7 @@ impl Addresses {
             let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
             return Ok(self.measured(key, probed, advice));
         }
-        let found = origin_search::find(context, target, order.timeout, pacer, &mut |_| {}).await?;
+        let found = measure_host::find_origin(context, target, order.timeout, pacer, &mut |_| {}).await?;
         let (origin, settled_at) = (found.endpoint.origin.clone(), found.endpoint.address());
         let _turn = if settled_at == address {
             lock
@@ -155,7 +155,7 @@ fn shared(
     age: Duration,
     origin: &Origin,
     address: IpAddr,
-    found: Option<&origin_search::SettledEndpoint<'_>>,
+    found: Option<&measure_host::SettledEndpoint<'_>>,
 ) -> OrderOutcome {
     let from = other.origin.unwrap_or_else(|| origin.clone());
     let phases = found.map(|found| found.phases).unwrap_or_default();

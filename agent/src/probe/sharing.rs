@@ -23,7 +23,7 @@ use crate::net::origin::Scheme;
 /// server that treats its names differently. Checking costs 2 % of the requests that sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
-/// Each measurement has a standard error of 2 % (`stopping_rule`), so two correct measurements
+/// Each measurement has a standard error of 2 % (`sample_schedule`), so two correct measurements
 /// exceed this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference of up to this much is always tolerated. At a nearby server, two sites' response

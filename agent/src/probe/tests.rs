@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::origin_search::settle;
+use super::measure_host::settle;
 use super::*;
 use crate::net::dns::DnsError;
 use crate::net::origin::Origin;

@@ -1,22 +1,24 @@
-//! An open session: sends heartbeats and reports, and carries out the scheduler's messages.
+//! An open session: sends heartbeats and reports, and carries out the scheduler's messages. When
+//! the agent stops, hands back the leases, and waits until the outcomes are acknowledged.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{CrawlCheckpoint, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{CrawlCheckpoint, Leave, SessionRequest, SessionResponse, Welcome};
 use rand::Rng;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::convert::leases;
-use super::event::WorkEvent;
+use super::convert;
 use super::heartbeats::Heartbeats;
 use super::opening::{SessionEnd, refused_or_broken};
 use super::outgoing::OutgoingQueue;
+use super::permits_and_events::WorkEvent;
 use super::work::Work;
-use crate::disk::lease_key::LeaseKey;
+use crate::disk::crawl_files::LeaseKey;
 use crate::machine::clock::BootTime;
 use crate::metrics::{METRICS, MessageDirection};
 
@@ -41,7 +43,7 @@ impl ActiveSession {
         work.welcome(welcome, registered.after(heartbeats.lease_life()));
         let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
-        pending.extend(work.permits.unanswered().map(|(key, address)| leases::permit_request(key, address)));
+        pending.extend(work.permits.unanswered().map(|(key, address)| convert::permit_request(key, address)));
         Self { outbound, pending, heartbeats }
     }
 
@@ -144,11 +146,11 @@ impl ActiveSession {
     pub(super) fn report(&mut self, event: WorkEvent) {
         match event {
             WorkEvent::Outcome(report) => self.pending.push(Up::Outcome(report)),
-            WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, leases::release(key)),
-            WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, leases::paused(key, pause)),
-            WorkEvent::PermitWanted(key, address) => self.pending.push(leases::permit_request(key, address)),
+            WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, convert::release(key)),
+            WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, convert::paused(key, pause)),
+            WorkEvent::PermitWanted(key, address) => self.pending.push(convert::permit_request(key, address)),
             WorkEvent::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
-            WorkEvent::Crashed(key, crash) => self.pending.push(leases::crashed(key, &crash)),
+            WorkEvent::Crashed(key, crash) => self.pending.push(convert::crashed(key, &crash)),
             WorkEvent::Measured(report) => self.pending.push(Up::Measurement(report)),
             WorkEvent::SpaceChecked | WorkEvent::DeadlinePassed => {}
         }
@@ -160,5 +162,57 @@ impl ActiveSession {
             self.pending.push_last_checkpoint(checkpoint);
         }
         self.pending.push(release);
+    }
+}
+
+/// How long a stopping agent waits for its crawls to end and its outcomes to be acknowledged.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
+
+impl ActiveSession {
+    /// Stops taking work, stops the crawls, returns their leases, and closes the session.
+    pub(super) async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
+        tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
+        work.stop_all();
+        // Announce the end first, or this agent could be granted the returned leases again.
+        self.pending.push_first(Up::Leave(Leave {}));
+        let outbound = self.outbound.clone();
+        let limit = DRAIN_TIMEOUT + work.grace();
+        let drained = async {
+            loop {
+                if work.active_crawls() == 0 && work.outbox.is_empty() && self.pending.is_empty() {
+                    return work.outbox.removed().await;
+                }
+                tokio::select! {
+                    received = inbound.message() => match received {
+                        Ok(Some(SessionResponse { message: Some(Down::Outcome(ack)) })) => {
+                            work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
+                        }
+                        Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
+                            let key = LeaseKey { task_id: order.task_id, token: order.token };
+                            self.pending.push(convert::release(key));
+                        }
+                        Ok(Some(_)) => {}
+                        Ok(None) | Err(_) => return,
+                    },
+                    event = work.next() => self.report(event),
+                    permit = outbound.reserve(), if !self.pending.is_empty() => {
+                        if self.pending.send_next(permit).is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        };
+        if tokio::time::timeout(limit, drained).await.is_err() {
+            tracing::warn!("some leases or outcomes were not handed back in time");
+        }
+        drop((outbound, self.outbound));
+        // The scheduler ends the stream after it has read everything. Dropping the stream earlier
+        // would discard unsent messages.
+        let closed = async { while matches!(inbound.message().await, Ok(Some(_))) {} };
+        if tokio::time::timeout(DRAIN_TIMEOUT, closed).await.is_err() {
+            tracing::debug!("the scheduler did not end the session");
+        }
+        SessionEnd::Stopped
     }
 }

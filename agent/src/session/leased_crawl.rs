@@ -1,43 +1,46 @@
-//! Runs the crawl of one lease, with the agent's own crawler or the operator's command. The crawl
-//! ends with an outcome on the disk, or with a state from which another agent can resume.
+//! Starts and runs the crawl of a granted lease, with the agent's own crawler or the operator's
+//! command. The crawl ends with an outcome on the disk, or with a state from which another agent
+//! can resume.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use landfall_proto::traces::{Attribute, Span, SpanKey, TraceSender};
-use landfall_proto::v1::CrawlCheckpoint;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder};
 use tokio::sync::mpsc;
+use tokio::task;
 use tokio_util::sync::CancellationToken;
 
-use super::convert::leases;
-use super::event::WorkEvent;
+use super::convert::{self, GrantedLease};
+use super::permits_and_events::{self, WorkEvent};
+use super::work::{RunningCrawl, Work};
 use crate::crawl::{
     self, AddressPermits, CrawlEnd, CrawlSnapshot, CrawlStorage, ExternalCrawl, ExternalCrawler, Job, Outcome,
     OutcomeKind, RobotsCache,
 };
-use crate::disk::crawl_files::CrawlFiles;
-use crate::disk::lease_key::LeaseKey;
-use crate::disk::outcome_writer::OutcomeWriter;
+use crate::disk::crawl_files::{CrawlFiles, LeaseKey};
+use crate::disk::outbox::OutcomeWriter;
 use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 use crate::net::request_context::RequestContext;
 use crate::warc::Store;
 
 /// The crawl of a lease.
-pub(super) struct LeasedCrawl {
+struct LeasedCrawl {
     pub(super) key: LeaseKey,
     pub(super) job: Job,
     /// The checkpoint from which the crawl can resume; empty if there is none.
     pub(super) checkpoint: Vec<u8>,
     /// Whether the policy wants pages to be stored.
-    pub(super) stores_pages: bool,
+    stores_pages: bool,
     pub(super) permits: AddressPermits,
     pub(super) context: Arc<RequestContext>,
     /// Cancelled when the scheduler preempts the lease.
     pub(super) preempted: CancellationToken,
 }
 
-pub(super) struct CrawlRunner {
+struct CrawlRunner {
     pub(super) crawl: LeasedCrawl,
     pub(super) crawler: Crawler,
     pub(super) writer: OutcomeWriter,
@@ -51,14 +54,14 @@ impl CrawlRunner {
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { crawl, crawler, writer, traces } = self;
         let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());
-        let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| leases::checkpoint(key, snapshot));
+        let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| convert::checkpoint(key, snapshot));
         let end = crawler.crawl(crawl, stop).await;
         METRICS.crawl_ended(result_of(&end));
         if let Some(traces) = traces {
             traces.send(span(key, site, began, &end));
         }
         Some(match end {
-            CrawlEnd::Outcome(outcome) => match writer.keep(leases::outcome(key, outcome), &closing).await {
+            CrawlEnd::Outcome(outcome) => match writer.keep(convert::outcome(key, outcome), &closing).await {
                 Some(report) => {
                     crawler.forget(key).await;
                     WorkEvent::Outcome(report)
@@ -79,7 +82,7 @@ impl CrawlRunner {
 
 /// The two kinds of crawlers for leased sites. Both kinds get a [`LeasedCrawl`], and their crawls
 /// end in the same ways.
-pub(super) enum Crawler {
+enum Crawler {
     Own(OwnCrawler),
     External(ExternalCrawler),
 }
@@ -109,7 +112,7 @@ impl Crawler {
 
 /// The agent's own crawler. This crawler resumes from its file or a checkpoint, and sends
 /// checkpoints from which another agent can resume.
-pub(super) struct OwnCrawler {
+struct OwnCrawler {
     pub(super) kept: CrawlFiles,
     pub(super) store: Option<Store>,
     pub(super) robots: Arc<RobotsCache>,
@@ -127,7 +130,7 @@ impl OwnCrawler {
         let on_snapshot = Box::new(move |snapshot| {
             // Errors are ignored. If the channel is full, a later checkpoint replaces this one; if
             // it is closed, no checkpoint is needed.
-            let _taken = checkpoints.try_send(leases::checkpoint(key, snapshot));
+            let _taken = checkpoints.try_send(convert::checkpoint(key, snapshot));
         });
         let store = self.store.as_ref().filter(|_| stores_pages);
         let storage = CrawlStorage {
@@ -198,9 +201,86 @@ fn broken(key: LeaseKey, reason: &str) -> WorkEvent {
     WorkEvent::Unfinished(key, None)
 }
 
-pub(super) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
+fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |text| text).to_owned(),
+    }
+}
+
+impl Work {
+    /// Number of slots in which a crawl may start; zero while the agent's disks permit none.
+    pub(super) fn free_slots(&self) -> usize {
+        if self.disks.paused().is_some() { 0 } else { self.running.free_slots(self.capacity, self.outbox.len()) }
+    }
+
+    /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
+    /// if its outcome is already known.
+    pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
+        let key = LeaseKey { task_id: order.task_id, token: order.token };
+        if let Some(outcome) = self.outbox.get(key) {
+            return Some(Up::Outcome(outcome.clone()));
+        }
+        if self.running.contains(key) {
+            return None;
+        }
+        let checkpoint = std::mem::take(&mut order.checkpoint);
+        let (Some(context), Some(granted)) = (self.context.clone(), convert::granted(order)) else {
+            tracing::warn!(
+                task.id = key.task_id,
+                "a lease is handed back: there is no contact URL, or its site or policy is invalid"
+            );
+            return Some(convert::release(key));
+        };
+        let GrantedLease { job, store, product, user_agent } = granted;
+        let context = self.request_base.context_of(context, user_agent, product.as_ref());
+        if !self.running.supersede(key) || self.free_slots() == 0 {
+            return Some(convert::release(key));
+        }
+        let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
+        let permits = permits_and_events::permits_of_lease(key, self.permits.sender(), self.deadline.silence().clone());
+        let (stores_pages, preempted) = (store, preempt.clone());
+        let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
+        let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
+        let crawling = CrawlRunner { crawl, crawler, writer, traces };
+        let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
+        self.running.insert(key, RunningCrawl { task, stop, preempt });
+        None
+    }
+
+    fn crawler(&self) -> Crawler {
+        match &self.external {
+            Some(external) => Crawler::External(external.clone()),
+            None => Crawler::Own(OwnCrawler {
+                kept: self.kept.clone(),
+                store: self.store.clone(),
+                robots: Arc::clone(&self.robots),
+                checkpoints: self.checkpoints.0.clone(),
+            }),
+        }
+    }
+
+    pub(super) fn crawl_ended(
+        &mut self,
+        joined: Result<(task::Id, Option<WorkEvent>), task::JoinError>,
+    ) -> Option<WorkEvent> {
+        let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
+        let key = self.running.remove(id)?;
+        self.permits.forget(key);
+        match joined {
+            Ok((_, event)) => {
+                if let Some(WorkEvent::Outcome(report)) = &event {
+                    self.outbox.put(report.clone());
+                }
+                event
+            }
+            Err(error) => {
+                // The error must be a panic, because the tokio tasks of crawls are never aborted.
+                let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
+                tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
+                METRICS.crawl_ended(CrawlResult::Crashed);
+                Some(WorkEvent::Crashed(key, crash))
+            }
+        }
     }
 }

@@ -1,10 +1,18 @@
-//! Opens a session: connects, registers, and waits for the welcome. Also defines a session's
-//! settings, and the reasons why sessions end.
+//! Opens a session: connects with the agent's credential to one of the fleet's schedulers,
+//! registers, and waits for the welcome. Defines a session's settings, why sessions end, and why a
+//! scheduler cannot be reached.
+//!
+//! An agent starts with the first configured URL. If a session cannot be opened or breaks, the
+//! agent moves on to the next URL. URLs that a scheduler reports come after the configured URLs,
+//! and are kept only in memory.
 
+use std::error::Error;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use landfall_proto::error_causes::innermost;
+use landfall_proto::foreign_server::{self, ForeignServer};
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
@@ -12,13 +20,11 @@ use landfall_proto::v1::{HeldLease, Register, SessionRequest, SessionResponse, W
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use crate::config::SchedulerUrl;
+use crate::config::{BadSchedulerUrl, SchedulerUrl};
 use crate::metrics::SessionFailure;
-use crate::session::endpoint::endpoint;
-use crate::session::schedulers::Schedulers;
-use crate::session::unreached;
 
 /// Maximum number of messages in the transport's queue. The number is small because checkpoints
 /// take up to a megabyte. Further messages wait in the session.
@@ -81,7 +87,7 @@ impl SessionEnd {
 #[error("{0}")]
 pub struct AgentReplaced(String);
 
-pub(super) type OpenedSession = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
+type OpenedSession = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
 
 pub(super) async fn connect(
     config: &SessionConfig,
@@ -91,7 +97,7 @@ pub(super) async fn connect(
 ) -> Result<OpenedSession, SessionEnd> {
     let broken = |error: tonic::transport::Error| SessionEnd::Connect {
         scheduler: scheduler.url.to_string(),
-        reason: unreached::why(&error),
+        reason: why_unreached(&error),
     };
     let endpoint = endpoint(scheduler, config.ca.as_deref()).map_err(broken)?;
     let endpoint =
@@ -116,7 +122,7 @@ pub(super) async fn connect(
         Ok(Err(status)) => {
             return Err(match refused_or_broken(&status) {
                 SessionEnd::Broken(_) if std::error::Error::source(&status).is_some() => {
-                    SessionEnd::Broken(unreached::why_broken(scheduler, &status).await)
+                    SessionEnd::Broken(why_broken(scheduler, &status).await)
                 }
                 ended => ended,
             });
@@ -138,5 +144,129 @@ pub(super) fn refused_or_broken(status: &Status) -> SessionEnd {
         Code::Aborted => SessionEnd::Superseded(status.message().to_owned()),
         _ if std::error::Error::source(status).is_some() => SessionEnd::Broken(innermost(status)),
         _ => SessionEnd::Broken(status.message().to_owned()),
+    }
+}
+
+/// Maximum number of reported URLs to keep. One database cannot serve this many schedulers.
+const MOST: usize = 32;
+
+#[derive(Debug, Clone)]
+pub struct Schedulers {
+    /// At least one URL. The configured URLs come first.
+    known: Vec<SchedulerUrl>,
+    configured: usize,
+    now: usize,
+}
+
+impl Schedulers {
+    pub fn try_new(texts: &[String]) -> Result<Self, BadSchedulerUrl> {
+        let known = SchedulerUrl::parse_all(texts)?;
+        Ok(Self { configured: known.len(), known, now: 0 })
+    }
+
+    pub fn current(&self) -> &SchedulerUrl {
+        &self.known[self.now]
+    }
+
+    /// Moves on to the next scheduler, and from the last to the first.
+    pub const fn move_on(&mut self) {
+        self.now = (self.now + 1) % self.known.len();
+    }
+
+    /// Replaces the unconfigured URLs with those that the current scheduler reports. Ignores
+    /// invalid URLs. If the current URL uses TLS, also ignores plaintext URLs; otherwise, ignores
+    /// TLS URLs.
+    pub fn learn(&mut self, others: &[String]) {
+        let current = self.current().clone();
+        self.known.truncate(self.configured);
+        for other in others.iter().filter_map(|text| SchedulerUrl::parse(text).ok()).chain([current.clone()]) {
+            let is_new = self.known.iter().all(|known| known.url != other.url);
+            if other.tls == current.tls && is_new && self.known.len() < self.configured.saturating_add(MOST) {
+                self.known.push(other);
+            }
+        }
+        self.now = self.known.iter().position(|known| known.url == current.url).unwrap_or(0);
+    }
+}
+
+/// The name in the scheduler's certificate. The name does not depend on the scheduler's address.
+pub const DOMAIN: &str = "landfall-scheduler";
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The endpoint of a scheduler. The connection uses TLS with the given authority (PEM), or
+/// plaintext on loopback.
+pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    match ca {
+        Some(ca) if scheduler.tls => {
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name(DOMAIN);
+            endpoint.tls_config(tls)
+        }
+        _ => Ok(endpoint),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0} contains no credential: enrol the agent again")]
+pub struct BadCredential(pub PathBuf);
+
+pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<Ascii>, BadCredential> {
+    let text = credential.trim();
+    let mut value = MetadataValue::try_from(format!("Bearer {text}")).map_err(|_| BadCredential(file.to_owned()))?;
+    if text.is_empty() {
+        return Err(BadCredential(file.to_owned()));
+    }
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Why the connection failed.
+pub(crate) fn why_unreached(error: &(dyn Error + 'static)) -> String {
+    foreign_server::of_error(error).map_or_else(|| innermost(error), sentence)
+}
+
+/// Why the first call over a new connection failed.
+pub(super) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> String {
+    let foreign = match scheduler.url.as_str().parse() {
+        Ok(uri) => foreign_server::greeted(&uri).await,
+        Err(_) => None,
+    };
+    foreign.map_or_else(|| innermost(status), sentence)
+}
+
+fn sentence(foreign: ForeignServer) -> String {
+    foreign.sentence("the server there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(texts: &[&str]) -> Schedulers {
+        Schedulers::try_new(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn tour(schedulers: &mut Schedulers, steps: usize) -> Vec<String> {
+        let mut seen = Vec::new();
+        for _ in 0..steps {
+            seen.push(schedulers.current().url.port().unwrap().to_string());
+            schedulers.move_on();
+        }
+        seen
+    }
+
+    #[test]
+    fn configured_schedulers_are_tried_before_reported_ones() {
+        let mut schedulers = of(&["http://127.0.0.1:1", "http://127.0.0.1:2"]);
+        assert_eq!(tour(&mut schedulers, 3), ["1", "2", "1"]);
+        let reported =
+            ["http://127.0.0.1:1", "http://127.0.0.1:3", "https://127.0.0.1:4", "http://192.0.2.1:5", "what"];
+        schedulers.learn(&reported.map(str::to_owned));
+        assert_eq!(tour(&mut schedulers, 4), ["2", "3", "1", "2"], "the others are not spoken to like this one");
+        assert_eq!(schedulers.current().url.port(), Some(3));
+        schedulers.learn(&[]);
+        assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"], "it has just answered");
+        schedulers.learn(&[]);
+        assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"]);
     }
 }

@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::opening::{SessionEnd, refused_or_broken};
-use super::schedulers::Schedulers;
+use super::opening::{Schedulers, SessionEnd, refused_or_broken};
 use super::work::Work;
 use super::*;
 use crate::config::StoreConfig;

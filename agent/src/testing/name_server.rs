@@ -1,4 +1,4 @@
-//! A name server on loopback.
+//! A name server on loopback, and contexts of requests that may connect to private networks.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,9 +10,10 @@ use hickory_resolver::proto::rr::rdata::{A, AAAA, SOA};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::UdpSocket;
 
-use super::request_context::context;
 use crate::net::dns::Resolver;
-use crate::net::request_context::RequestContext;
+use crate::net::guard::Guard;
+use crate::net::request_context::{RequestContext, tls_config};
+use crate::net::user_agent::UserAgent;
 
 /// A name server whose answers the test decides. The server counts the queries.
 pub(crate) struct TestNames {
@@ -107,4 +108,16 @@ fn dns_answer(query: &Message, named: DnsAnswer) -> Option<Vec<u8>> {
     }
     answer.add_query(question);
     Some(answer.to_vec().unwrap())
+}
+
+/// A context that may connect to these networks. The context resolves no names: its name server is
+/// on the discard port, where no server listens.
+pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
+    RequestContext {
+        guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
+        resolver: Resolver::new("127.0.0.1:9".parse().ok()).unwrap(),
+        user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
+        bind: None,
+        tls: tls_config(None).unwrap(),
+    }
 }

@@ -1,10 +1,15 @@
-//! A web server on loopback, which records the requests.
+//! A web server on loopback, which records the requests: its replies, their encodings, and its
+//! certificates.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use hyper::StatusCode;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -13,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use super::certificates::TestCertificate;
-use super::replies::{Reply, ServerAction};
+use super::name_server::context;
+use crate::net::request_context::{RequestContext, tls_config};
 
 /// A request as the server received it.
 #[derive(Debug, Clone)]
@@ -205,5 +210,143 @@ impl RequestLog {
             }
         }
         Ok(())
+    }
+}
+
+/// One action of a server while it responds to a request.
+#[derive(Clone)]
+pub(crate) enum ServerAction {
+    Send(Vec<u8>),
+    /// Sends these bytes repeatedly until the client disconnects.
+    Endless(Vec<u8>),
+    /// Sends these bytes repeatedly, with pauses of this length.
+    Drip(Duration, Vec<u8>),
+    Pause(Duration),
+    /// Waits until the client disconnects.
+    Wait,
+    /// Resets the connection.
+    Reset,
+    Close,
+}
+
+/// All actions with which a server responds to a request.
+pub(crate) type Reply = Vec<ServerAction>;
+
+pub(crate) fn send(text: impl AsRef<[u8]>) -> ServerAction {
+    ServerAction::Send(text.as_ref().to_vec())
+}
+
+/// A complete response. Each line of `headers` ends in `\r\n`. HEAD requests get only the head.
+pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Reply {
+    let (status, body) = (StatusCode::from_u16(status).unwrap(), body.as_ref());
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    vec![ServerAction::Send([head.as_bytes(), body].concat())]
+}
+
+pub(crate) fn status(status: u16) -> Reply {
+    answer(status, "", "")
+}
+
+pub(crate) fn page(media_type: &str, body: impl AsRef<[u8]>) -> Reply {
+    answer(200, &format!("content-type: {media_type}\r\n"), body)
+}
+
+pub(crate) fn html(body: impl AsRef<[u8]>) -> Reply {
+    page("text/html; charset=utf-8", body)
+}
+
+pub(crate) fn encoded(coding: &str, body: impl AsRef<[u8]>) -> Reply {
+    answer(200, &format!("content-type: text/html\r\ncontent-encoding: {coding}\r\n"), body)
+}
+
+pub(crate) fn redirect(to: &str) -> Reply {
+    answer(302, &format!("location: {to}\r\n"), "")
+}
+
+/// Sends the beginning of a page, and then nothing more.
+pub(crate) fn stuck(beginning: &str) -> Reply {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n\r\n";
+    vec![send(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), ServerAction::Wait]
+}
+
+pub(crate) fn ok_after(millis: u64) -> Reply {
+    [vec![ServerAction::Pause(Duration::from_millis(millis))], status(200)].concat()
+}
+
+/// The name of an encoding as in `Content-Encoding`, and its encoder.
+pub(crate) type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
+
+pub(crate) const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
+
+pub(crate) fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Encodes as raw deflate, without a zlib header.
+pub(crate) fn deflate(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub(crate) fn brotli(text: &[u8]) -> Vec<u8> {
+    let mut encoder = ::brotli::CompressorWriter::new(Vec::new(), 4096, 3, 22);
+    encoder.write_all(text).unwrap();
+    encoder.into_inner()
+}
+
+pub(crate) fn zstd(text: &[u8]) -> Vec<u8> {
+    ::zstd::stream::encode_all(text, 1).unwrap()
+}
+
+/// A self-signed certificate for `127.0.0.1`.
+pub(crate) struct TestCertificate {
+    pem: String,
+    config: rustls::ServerConfig,
+}
+
+impl TestCertificate {
+    pub(crate) fn new() -> Self {
+        Self::made(|_| {})
+    }
+
+    /// A certificate that was valid in the past.
+    pub(crate) fn expired() -> Self {
+        Self::made(|params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// A TLS acceptor that offers these protocols through ALPN.
+    pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
+        let mut config = self.config.clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Arc::new(config).into()
+    }
+
+    /// A context that may connect to loopback and trusts this certificate.
+    pub(crate) fn trusting(&self) -> RequestContext {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &self.pem).unwrap();
+        RequestContext { tls: tls_config(Some(file.path())).unwrap(), ..context(&["127.0.0.0/8"]) }
+    }
+
+    fn made(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        change(&mut params);
+        let certificate = params.self_signed(&key).unwrap();
+        let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        Self { pem: certificate.pem(), config }
     }
 }

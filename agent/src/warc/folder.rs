@@ -7,8 +7,8 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::index_line::ResponseLine;
-use super::names;
+use super::records::ResponseLine;
+use super::warc_file;
 use crate::disk::folder::{FolderError, FolderPurpose};
 
 /// Maximum bytes to read from the end of an index to find its last line. A line has a few hundred
@@ -25,7 +25,7 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     let lock = FOLDER.take(folder)?;
     for entry in fs::read_dir(folder).map_err(unusable)? {
         let name = entry.map_err(unusable)?.file_name();
-        if let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(names::OPEN)) {
+        if let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(warc_file::OPEN)) {
             mend(folder, stem).map_err(unusable)?;
         }
     }
@@ -35,8 +35,8 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
 /// Completes a WARC file whose writer crashed. Removes everything after its last whole record. From
 /// its index, removes incomplete lines and lines whose record is missing.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
-    let [open, closed, lines] =
-        [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
+    let [open, closed, lines] = [warc_file::open_name(stem), warc_file::closed_name(stem), warc_file::lines_name(stem)]
+        .map(|name| folder.join(name));
     let warc = OpenOptions::new().read(true).write(true).open(&open)?;
     let lines_file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lines)?;
     let end = end_of_records(&warc, &lines_file)?;

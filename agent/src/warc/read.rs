@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::digest;
+use super::recording;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarcRecord {
@@ -60,7 +60,8 @@ fn record(bytes: &[u8], offset: u64, length: u64) -> Result<WarcRecord, String> 
         return Err(format!("its block is followed by {rest:?}"));
     }
     record.block = block.to_vec();
-    let is = |name: &str, bytes: &[u8]| record.field(name).is_none_or(|declared| declared == digest::of(bytes));
+    let is =
+        |name: &str, bytes: &[u8]| record.field(name).is_none_or(|declared| declared == recording::digest_of(bytes));
     if !is("WARC-Block-Digest", block) || !is("WARC-Payload-Digest", record.payload()) {
         return Err("a digest is wrong".to_owned());
     }

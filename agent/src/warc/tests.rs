@@ -82,7 +82,7 @@ async fn a_response_and_its_request_are_two_records_and_a_line() {
     assert_eq!(request.block, b"GET / HTTP/1.1\r\nhost: a.cn\r\n\r\n");
     assert_eq!(answer.block, b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>");
     let digest = answer.field("WARC-Payload-Digest").unwrap().to_owned();
-    assert_eq!(digest, digest::of(b"<html>"));
+    assert_eq!(digest, recording::digest_of(b"<html>"));
     let line = ResponseLine {
         url: "http://a.cn/x?y=1".to_owned(),
         status: 200,
@@ -222,7 +222,7 @@ async fn a_file_left_by_a_crash_is_cut_to_whole_records_and_lines() {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join(file.file_name().unwrap());
             fs::write(&file, &bytes[..warc_end]).unwrap();
-            let lines_file = file.to_str().unwrap().replace(names::OPEN, ".jsonl");
+            let lines_file = file.to_str().unwrap().replace(warc_file::OPEN, ".jsonl");
             fs::write(&lines_file, &text[..text_end]).unwrap();
             drop(folder::take(folder.path()).unwrap());
             let whole: Vec<WarcRecord> = all
@@ -411,7 +411,7 @@ proptest! {
 
 #[test]
 fn no_value_can_start_another_field() {
-    let mut fields = fields::Fields::new("response", "<urn:uuid:0>", &fields::date(SystemTime::UNIX_EPOCH));
+    let mut fields = records::Fields::new("response", "<urn:uuid:0>", &records::date(SystemTime::UNIX_EPOCH));
     fields.add("WARC-Target-URI", "http://a.cn/\r\nWARC-Type: request\n\rx\0\u{7f}");
     let head = fields.end(0);
     assert!(head.contains("WARC-Target-URI: http://a.cn/%0D%0AWARC-Type: request%0A%0Dx%00%7F\r\n"), "{head}");

@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
-use landfall_agent::probe::stopping_rule::{self, is_stable};
+use landfall_agent::probe::sample_schedule::{self, is_stable};
 use landfall_agent::probe::weighted_mean::{literal, mean, median, weighted_mean};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -121,7 +121,7 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
 /// samples are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
-    while samples.len() < most && !(early && is_stable(&samples, stopping_rule::FEWEST)) {
+    while samples.len() < most && !(early && is_stable(&samples, sample_schedule::FEWEST)) {
         samples.push(sample(rng, distance));
     }
     samples

@@ -1,15 +1,65 @@
-//! Derives the outcome of a crawl from how its external crawler ended.
+//! One crawl by the operator's command, and its outcome, which is derived from how the command
+//! ended and from the statistics that it may write to a file.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
+use serde::Deserialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::external_crawl::Started;
-use super::statistics::{Statistics, StatisticsError};
+use crate::crawl::budget::Job;
+use crate::crawl::fetch::site_address::AddressPermits;
 use crate::crawl::outcome::{CrawlEnd, Outcome, WalkEnd};
-use crate::crawl::{Budget, Job, OutcomeKind, Policy, Trouble};
+use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
+use crate::disk::crawl_files::LeaseKey;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
+
+/// A leased crawl for an [`super::ExternalCrawler`].
+#[derive(Debug)]
+pub struct ExternalCrawl {
+    pub(crate) key: LeaseKey,
+    pub(crate) job: Job,
+    /// Whether the policy requires pages to be stored.
+    pub(crate) stores_pages: bool,
+    pub(crate) permits: AddressPermits,
+    pub(crate) context: Arc<RequestContext>,
+    /// Cancelled when the scheduler wants the lease back for another agent.
+    pub(crate) preempted: CancellationToken,
+}
+
+/// When a crawl started, by the wall clock and by the monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started {
+    pub(super) at: SystemTime,
+    pub(super) began: Instant,
+}
+
+/// What the command crawls, and until when.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    pub(super) origin: &'a Origin,
+    /// The site's address, to which the scheduler permits requests.
+    pub(super) address: IpAddr,
+    pub(super) started: Started,
+    pub(super) deadline: Instant,
+}
+
+impl Target<'_> {
+    /// The deadline as wall-clock time.
+    pub(super) fn deadline_at(&self) -> SystemTime {
+        let Started { at, began } = self.started;
+        at.checked_add(self.deadline - began).unwrap_or(at)
+    }
+}
 
 /// How a crawler ended, unless the agent was told to stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +82,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// Nothing was fetched.
-    pub(super) const NOTHING: Self =
+    const NOTHING: Self =
         Self { kind: OutcomeKind::Unreachable, trouble: None, pages: 0, bytes: 0, errors: 0, message: String::new() };
 
     pub(super) fn outcome(self, started: Started, origin: Option<&Origin>) -> CrawlEnd {
@@ -139,6 +189,62 @@ pub(super) fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd
     Verdict { kind, trouble, message, ..Verdict::NOTHING }.outcome(started, None)
 }
 
+/// Maximum size of the file in bytes. The file's three numbers need fewer than a hundred bytes.
+const MAX_FILE: u64 = 4096;
+/// The largest values that the scheduler can store.
+const MAX_COUNT: u32 = i32::MAX.cast_unsigned();
+const MAX_BYTES: u64 = i64::MAX.cast_unsigned();
+
+/// What a crawler fetched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Statistics {
+    pub(super) pages: u32,
+    /// Body bytes of pages.
+    pub(super) bytes: u64,
+    /// Number of failed requests.
+    pub(super) failures: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StatisticsError {
+    #[error("read the statistics: {0}")]
+    Read(io::Error),
+    #[error("the statistics are not a regular file")]
+    NotFile,
+    #[error("the statistics have more than {MAX_FILE} bytes")]
+    TooLarge,
+    #[error("the statistics are no JSON object of pages, bytes and failures: {0}")]
+    Invalid(serde_json::Error),
+    #[error("the statistics' {field} is more than {max}")]
+    OutOfRange { field: &'static str, max: u64 },
+}
+
+/// Reads the file; `None` if the crawler wrote none. Blocks.
+pub(super) fn read_statistics(file: &Path) -> Result<Option<Statistics>, StatisticsError> {
+    match std::fs::symlink_metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StatisticsError::Read(error)),
+        // Reading a named pipe would never end.
+        Ok(found) if !found.is_file() => return Err(StatisticsError::NotFile),
+        Ok(_) => {}
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(file).map_err(StatisticsError::Read)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(StatisticsError::Read)?;
+    if u64::try_from(bytes.len()).is_ok_and(|bytes| bytes > MAX_FILE) {
+        return Err(StatisticsError::TooLarge);
+    }
+    let statistics: Statistics = serde_json::from_slice(&bytes).map_err(StatisticsError::Invalid)?;
+    let Statistics { pages, bytes, failures } = statistics;
+    let (count, most) = (u64::from(MAX_COUNT), MAX_BYTES);
+    let limits = [("pages", pages.into(), count), ("bytes", bytes, most), ("failures", failures.into(), count)];
+    match limits.into_iter().find(|(_, value, max)| value > max) {
+        Some((field, _, max)) => Err(StatisticsError::OutOfRange { field, max }),
+        None => Ok(Some(statistics)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,5 +321,42 @@ mod tests {
             assert_eq!(judged(ending, &fetched(3, 9, 0)), Err(expected.to_owned()));
         }
         assert!(judged(exited(255), &Ok(None)).is_ok(), "255 is no signal");
+    }
+
+    fn read_text(text: &str) -> Result<Option<Statistics>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("statistics.json");
+        std::fs::write(&file, text).unwrap();
+        read_statistics(&file).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn absent_fields_are_zero_and_an_absent_file_is_no_error() {
+        let all = Statistics { pages: 12, bytes: 40_960, failures: 1 };
+        assert_eq!(read_text(r#"{"pages": 12, "bytes": 40960, "failures": 1}"#), Ok(Some(all)));
+        assert_eq!(read_text("{}\n"), Ok(Some(Statistics::default())));
+        assert!(matches!(read_statistics(Path::new("/nowhere/statistics.json")), Ok(None)));
+    }
+
+    #[test]
+    fn invalid_statistics_are_refused_with_the_reason() {
+        let cases = [
+            ("", "EOF"),
+            ("12", "invalid type"),
+            (r#"{"page": 1}"#, "unknown field `page`"),
+            (r#"{"pages": -1}"#, "invalid value: integer `-1`"),
+            (r#"{"pages": 1.5}"#, "invalid type: floating point"),
+            (r#"{"pages": 2147483648}"#, "pages is more than 2147483647"),
+            (r#"{"failures": 4294967295}"#, "failures is more than 2147483647"),
+            (r#"{"bytes": 9223372036854775808}"#, "bytes is more than 9223372036854775807"),
+            (r#"{"bytes": 1e400}"#, "number out of range"),
+        ];
+        for (text, expected) in cases {
+            let error = read_text(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let large = read_text(&format!("{{{}}}", " ".repeat(5000))).unwrap_err();
+        assert_eq!(large, "the statistics have more than 4096 bytes");
+        assert!(matches!(read_statistics(Path::new("/dev/zero")), Err(StatisticsError::NotFile)));
     }
 }

@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::guardian::Guardian;
+use super::processes::Guardian;
 use super::*;
 use crate::config::ExecConfig;
 use crate::crawl::{
     AddressPermits, Blocker, Budget, CrawlEnd, Job, NotPermitted, Outcome, OutcomeKind, Policy, SchedulerSilence,
     Trouble,
 };
-use crate::disk::lease_key::LeaseKey;
+use crate::disk::crawl_files::LeaseKey;
 use crate::testing::context;
 
 const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };

@@ -1,14 +1,14 @@
-//! Why a request returned no complete response, and why a site returned no page. Failures are
-//! counted by cause, not by message.
+//! Why a request returned no complete response, and why a site returned no page: also when a header
+//! is too large, and when a body arrives too slowly. Failures are counted by cause.
 
 use std::io;
 use std::time::Duration;
 
 use landfall_proto::error_causes::{causes, innermost};
+use reqwest::header::HeaderMap;
+use tokio::time::Instant;
 
-use super::body_rate::MIN_RATE;
 use super::coding::DecodeError;
-use super::header_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS};
 use super::site_address::NotPermitted;
 use crate::crawl::politeness::BREAKER;
 use crate::metrics::RequestFailure;
@@ -111,9 +111,7 @@ impl Trouble {
 
     /// Finds the cause of a failed connection in the chain of the error's sources, which can
     /// include TLS and system errors.
-    pub(in crate::crawl) fn of_connection<'a>(
-        causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>,
-    ) -> Self {
+    fn of_connection<'a>(causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>) -> Self {
         for cause in causes {
             // A TLS or system error may be wrapped in several io errors.
             let mut inner = cause;
@@ -187,4 +185,27 @@ impl From<&ProbeError> for Trouble {
             ProbeError::Guard(_) | ProbeError::NotPermitted(_) | ProbeError::BadOrder(_) => Self::Other,
         }
     }
+}
+
+/// Minimum average rate of a body in bytes per second, enforced after
+/// [`super::Timeouts::slow_after`]. The slowest links on which sites are hosted have four times
+/// this rate.
+pub(super) const MIN_RATE: u64 = 1 << 10;
+
+/// The time at which a body is too slow if no further bytes arrive: its average rate then falls
+/// below the minimum. `received` is the number of bytes since the body `began`.
+pub(super) fn too_slow_at(began: Instant, received: u64, slow_after: Duration) -> Instant {
+    let earned = Duration::from_millis(received.saturating_mul(1000) / MIN_RATE);
+    began + earned.max(slow_after)
+}
+
+/// Maximum bytes of a response header: names, values and four bytes per field. The limits of
+/// servers and browsers are usually less than a quarter of this size.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Maximum number of fields in a response header. Pages of large sites have about thirty.
+pub(super) const MAX_HEADER_FIELDS: usize = 100;
+
+pub(super) fn is_too_large(headers: &HeaderMap) -> bool {
+    let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
+    headers.len() > MAX_HEADER_FIELDS || bytes > MAX_HEADER_BYTES
 }

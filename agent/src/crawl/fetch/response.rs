@@ -1,5 +1,5 @@
-//! Checks the header of a response when it arrives. Receives the body within time and rate limits,
-//! and decodes it.
+//! Checks the header of a response when it arrives. Receives the body within limits of time and
+//! rate, and decodes it.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -11,13 +11,10 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, L
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-use super::body_rate::too_slow_at;
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
-use super::failure_cause::FetchError;
-use super::header_limits::is_too_large;
-use super::timeouts::Timeouts;
-use crate::crawl::politeness::refusal_pause;
+use super::failure_cause::{FetchError, is_too_large, too_slow_at};
+use crate::crawl::politeness::pauses;
 use crate::metrics::METRICS;
 use crate::warc::{Recording, Truncated};
 
@@ -90,7 +87,7 @@ impl CrawlResponse {
     }
 
     pub(in crate::crawl) fn turns_away(&self) -> bool {
-        refusal_pause::turns_away(self.status().as_u16())
+        pauses::turns_away(self.status().as_u16())
     }
 
     /// The redirect target as the header states it; `None` if the response is not a redirect.
@@ -253,10 +250,29 @@ fn charset(content_type: &str) -> Option<&str> {
     Some(value.trim().trim_matches(['"', '\'']))
 }
 
+#[derive(Debug, Clone, Copy)]
+pub(in crate::crawl) struct Timeouts {
+    /// Time limit to resolve the name, connect and complete the TLS handshake.
+    pub(in crate::crawl) connect: Duration,
+    /// Time limit from the start of the request to the response header, including the connection.
+    pub(in crate::crawl) first_byte: Duration,
+    /// Time limit from the start of the request to the end of the body.
+    pub(in crate::crawl) total: Duration,
+    /// Time from the header's arrival after which the body's average rate must be at least
+    /// [`super::failure_cause::MIN_RATE`].
+    pub(in crate::crawl) slow_after: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { connect: seconds(5), first_byte: seconds(15), total: seconds(30), slow_after: seconds(10) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-
     use reqwest::header::HeaderMap;
 
     use super::*;

@@ -1,5 +1,5 @@
 //! The address to which a crawl sends its requests: one of the site's addresses for which the crawl
-//! has a permit.
+//! has a permit. The HTTP client resolves names only here.
 //!
 //! For each address, the scheduler limits the requests of all agents to all sites at the address.
 //! So a crawl requests a permit before it connects to an address, and then stays with that address.
@@ -8,15 +8,17 @@
 //! until it ends. A crawl started by hand needs no permit.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::time::timeout;
 
-use crate::crawl::politeness::scheduler_silence::SchedulerSilence;
+use crate::crawl::politeness::request_interval::SchedulerSilence;
 use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::net::request_context::RequestContext;
@@ -102,7 +104,7 @@ impl SiteAddress {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
 
-    pub(in crate::crawl) fn scheduler_is_silent(&self) -> bool {
+    pub(super) fn scheduler_is_silent(&self) -> bool {
         self.permits.silence.has_begun()
     }
 
@@ -159,14 +161,48 @@ impl SiteAddress {
 
     /// Whether `host` is the site's host. robots.txt may redirect to another host, which has
     /// another address.
-    pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
+    fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }
 
     /// Marks the address as unresponsive, so that the crawl uses the next address, if there is one.
-    pub(in crate::crawl) fn mark_unresponsive(&self) {
+    pub(super) fn mark_unresponsive(&self) {
         let mut at = self.at();
         at.silent = at.held;
+    }
+}
+
+/// Resolves names to vetted addresses. For the site's name it returns only the address that the
+/// crawl may use.
+pub(super) struct GuardedResolver {
+    pub(super) guard: Guard,
+    pub(super) resolver: Resolver,
+    pub(super) site_address: Arc<SiteAddress>,
+    /// Whether the resolver is still resolving the name for the newest connection.
+    pub(super) resolving: Arc<AtomicBool>,
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
+        let (site_address, resolving) = (Arc::clone(&self.site_address), Arc::clone(&self.resolving));
+        Box::pin(async move {
+            resolving.store(true, Ordering::Relaxed);
+            let addresses = if site_address.is_for(name.as_str()) {
+                site_address.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
+                    AddressError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
+                    AddressError::NotPermitted(error) => error.into(),
+                    error @ AddressError::Timeout { .. } => error.into(),
+                })
+            } else {
+                guard.resolve(&resolver, name.as_str()).await.map_err(Into::into)
+            };
+            resolving.store(false, Ordering::Relaxed);
+            let addresses = addresses?;
+            // Port 0 makes the client use the URL's port.
+            let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
+            Ok(Box::new(addresses) as Addrs)
+        })
     }
 }
 

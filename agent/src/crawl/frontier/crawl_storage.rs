@@ -1,15 +1,18 @@
-//! Opens the frontier of a crawl from this agent's disk, or from the checkpoint of another agent.
+//! Opens the frontier of a crawl from this agent's disk, or from another agent's checkpoint. Writes
+//! a running crawl's state to the disk, after its pages, and decides when to report a checkpoint.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::log::LogError;
-use super::paths_to_visit::Frontier;
-use super::received_checkpoint::CheckpointState;
-use super::state_writer::{CrawlProgress, SnapshotSink, StateWriter};
+use super::checkpoint::{self, Checkpoint, CheckpointState};
+use super::log::{CrawlTotals, LogError, LogFrame};
+use super::queue::Frontier;
+use crate::crawl::politeness::RateState;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 
@@ -94,4 +97,154 @@ fn open_blocking(
     .map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok)?;
     frontier.resume(&state);
     Ok(frontier)
+}
+
+/// Delay before the next attempt after a failed write.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An agent's report to the scheduler about an unfinished crawl.
+#[derive(Debug, Clone)]
+pub struct CrawlSnapshot {
+    pub checkpoint: Checkpoint,
+    pub rate_state: RateState,
+    /// The newest error; empty if there is none.
+    pub last_error: String,
+}
+
+/// Receives the reports of a crawl. Must not block.
+pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
+
+/// The progress of a crawl, for display.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CrawlProgress {
+    pub pages: u32,
+    pub bytes: u64,
+    pub queued: u64,
+    pub errors: u32,
+    /// End of the current pause, if any.
+    pub paused_until: Option<SystemTime>,
+}
+
+impl Frontier {
+    /// After this call, a visited path is recorded in the log only after its pages are stored.
+    fn store_first(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+    }
+
+    /// Writes the crawl's totals without ending the current visit.
+    pub(in crate::crawl) async fn note_totals(&mut self) -> io::Result<()> {
+        self.push(&LogFrame { totals: *self.known.totals(), ..LogFrame::default() });
+        self.write().await
+    }
+
+    /// Whether the frames in memory should be written before the crawl continues.
+    pub(in crate::crawl) fn is_due(&self) -> bool {
+        self.queue.is_due()
+    }
+
+    /// Writes the frames that are only in memory. May be called again after an error or a
+    /// cancellation.
+    pub(in crate::crawl) async fn write(&mut self) -> io::Result<()> {
+        if let Some(recorder) = &self.recorder {
+            // Store the pages first, because a page that counts as visited is never fetched again.
+            recorder.stored().await?;
+        }
+        self.queue.write().await
+    }
+
+    /// The state after the last frame, for another agent. The visited pages are synced to the disk
+    /// first, because no agent fetches them again, even after a crash of this machine.
+    pub(in crate::crawl) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
+        self.write().await?;
+        if let Some(recorder) = &self.recorder {
+            recorder.synced().await?;
+        }
+        self.queue.sync().await?;
+        let (reader, log_points, hosts) = (self.queue.reader(), self.log_points.clone(), self.hosts().clone());
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &hosts)).await?;
+        self.log_points.size = size;
+        Ok(checkpoint)
+    }
+}
+
+pub(in crate::crawl) struct StateWriter {
+    on_snapshot: Option<SnapshotSink>,
+    checkpoint_schedule: CheckpointSchedule,
+    failing: bool,
+    progress: Option<watch::Sender<CrawlProgress>>,
+}
+
+impl StateWriter {
+    pub(super) fn new(on_snapshot: Option<SnapshotSink>, progress: Option<watch::Sender<CrawlProgress>>) -> Self {
+        Self { on_snapshot, checkpoint_schedule: CheckpointSchedule::new(), failing: false, progress }
+    }
+
+    /// Writes the frontier if that is due. Call this after every visit and every sitemap. A failed
+    /// write is retried until it succeeds; the crawl waits meanwhile.
+    pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
+        while frontier.is_due() {
+            match frontier.write().await {
+                Ok(()) => self.failing = false,
+                Err(error) => {
+                    if !self.failing {
+                        tracing::error!(%error, "cannot write a crawl's state to the disk; the crawl waits");
+                    }
+                    self.failing = true;
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    pub(in crate::crawl) fn show(&self, totals: &CrawlTotals, queued: u64) {
+        if let Some(progress) = &self.progress {
+            let CrawlTotals { pages, bytes, errors, paused_until_unix_ms, .. } = *totals;
+            let until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(paused_until_unix_ms));
+            let paused_until = until.filter(|_| paused_until_unix_ms > 0);
+            progress.send_replace(CrawlProgress { pages, bytes, queued, errors, paused_until });
+        }
+    }
+
+    /// Whether to report to the scheduler now.
+    pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
+        let due = self.checkpoint_schedule.is_due(paused);
+        self.on_snapshot.is_some() && due
+    }
+
+    pub(in crate::crawl) fn report(&mut self, snapshot: CrawlSnapshot) {
+        if let Some(on_snapshot) = &self.on_snapshot {
+            on_snapshot(snapshot);
+            self.checkpoint_schedule.note_report();
+        }
+    }
+}
+
+/// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
+/// part of the crawl since the last checkpoint.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
+
+struct CheckpointSchedule {
+    /// The time of the last report, or of the crawl's start.
+    reported_at: Instant,
+    /// Whether the crawl was paused at the last call of `is_due`.
+    paused: bool,
+}
+
+impl CheckpointSchedule {
+    /// The schedule of a crawl that starts now.
+    pub(super) fn new() -> Self {
+        Self { reported_at: Instant::now(), paused: false }
+    }
+
+    /// Whether a report is due. Reports are due once a minute, and also when a pause begins,
+    /// because a paused crawl sends no reports.
+    pub(super) fn is_due(&mut self, paused: bool) -> bool {
+        let begins = paused && !std::mem::replace(&mut self.paused, paused);
+        self.paused = paused;
+        begins || self.reported_at.elapsed() >= CHECKPOINT_EVERY
+    }
+
+    fn note_report(&mut self) {
+        self.reported_at = Instant::now();
+    }
 }

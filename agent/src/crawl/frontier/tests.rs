@@ -2,10 +2,9 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::checkpoint::MAX_BYTES;
-use super::received_checkpoint::CheckpointState;
+use super::checkpoint::{CheckpointState, MAX_BYTES};
 use super::*;
-use crate::crawl::html::site_path::SitePath;
+use crate::crawl::html::site_urls::SitePath;
 
 /// A path that is already in normal form, and so needs no parsing.
 fn path(text: &str) -> SitePath {
@@ -296,9 +295,9 @@ proptest! {
         let next = if ahead { block_on(frontier.next()).unwrap() } else { None };
         block_on(frontier.write()).unwrap();
         let known = frontier.log_points.waiting();
-        let mut waiting: u64 = next.iter().map(|entry| log_points::bytes(entry.path.as_str())).sum();
+        let mut waiting: u64 = next.iter().map(|entry| checkpoint::queue_bytes(entry.path.as_str())).sum();
         while let Some(entry) = block_on(frontier.next()).unwrap() {
-            waiting += log_points::bytes(entry.path.as_str());
+            waiting += checkpoint::queue_bytes(entry.path.as_str());
         }
         prop_assert_eq!(known, waiting);
         drop(frontier);

@@ -15,9 +15,8 @@ use lol_html::send::{Element, ElementContentHandlers, HtmlRewriter, Settings};
 use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
-use super::site::Site;
-use super::site_path::{Fingerprints, SitePath};
-use crate::crawl::politeness::robots::page_directives;
+use super::site_urls::{Fingerprints, Site, SitePath};
+use crate::crawl::politeness::robots_parser;
 
 const MAX_LINKS: usize = 10_000;
 /// Maximum number of other sites that are returned for one page.
@@ -166,9 +165,9 @@ impl Page {
             self.encoding = Encoding::for_label_no_replacement(label.as_bytes());
         }
         let speaks_to_us =
-            element.get_attribute("name").is_some_and(|name| page_directives::is_for_us(&name, &self.token));
+            element.get_attribute("name").is_some_and(|name| robots_parser::is_for_us(&name, &self.token));
         if speaks_to_us && let Some(content) = element.get_attribute("content") {
-            self.nofollow |= page_directives::forbids_following(&content);
+            self.nofollow |= robots_parser::forbids_following(&content);
         }
     }
 
@@ -271,8 +270,8 @@ fn reference_at(text: &str) -> Option<(char, usize)> {
 pub(in crate::crawl) mod tests {
     use proptest::prelude::*;
 
-    use super::super::site::tests::site;
     use super::*;
+    use crate::crawl::html::site_urls::tests::site;
 
     pub(crate) fn extract(html: &[u8], charset: Option<&str>, piece: usize) -> Links {
         let site = site("http://example.cn");

@@ -3,7 +3,7 @@
 use super::hostile::HTML;
 use super::*;
 
-/// Number of pages of the site. Without the delay in `crawl::fetch::connect_delay`, one request in
+/// Number of pages of the site. Without the delay in `crawl::fetch::requests`, one request in
 /// thirty would make a new connection.
 const PAGES: u32 = 200;
 
@@ -20,7 +20,7 @@ async fn a_crawl_without_pauses_uses_one_connection() {
     .await;
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, PAGES), "{}", outcome.message);
-    // After the first response, the crawler delays each new connection by 5 ms (`connect_delay`).
+    // After the first response, the crawler delays each new connection by 5 ms (`ConnectDelay`).
     // The crawler does not make the new connection if the previous one becomes free within this
     // time. On a busy machine the previous connection may become free later, and the crawl then
     // makes another connection.

@@ -7,15 +7,15 @@ use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
 
-use super::super::frontier::received_checkpoint::CheckpointState;
-use super::super::politeness::refusal_pause::retry_after;
 use super::*;
+use crate::crawl::frontier::checkpoint::CheckpointState;
 use crate::crawl::html::links::tests::extract as links;
-use crate::crawl::html::normal_form::{normal_escapes, normal_form};
-use crate::crawl::html::site::tests::{path_of, site};
+use crate::crawl::html::site_urls::tests::{path_of, site};
+use crate::crawl::html::site_urls::{normal_escapes, normal_form};
 use crate::crawl::html::sitemap_parser::tests::read as sitemap;
-use crate::crawl::politeness::robots::RobotsRules;
-use crate::crawl::politeness::robots::page_directives::{forbids_following, header_forbids_following, is_for_us};
+use crate::crawl::politeness::pauses::retry_after;
+use crate::crawl::politeness::robots_parser::{forbids_following, header_forbids_following, is_for_us};
+use crate::crawl::politeness::robots_rules::RobotsRules;
 use crate::testing::deflate;
 
 /// Bytes that often contain markup, escapes or invalid characters.

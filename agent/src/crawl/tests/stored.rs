@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::crawl::walk::receive_page::MAX_PAGE_BYTES;
+use crate::crawl::walk::request_page::MAX_PAGE_BYTES;
 use crate::testing::{files, store_config as config, stored_lines as lines};
 use crate::warc::read::{WarcRecord, records};
 use crate::warc::{ResponseLine, Store};

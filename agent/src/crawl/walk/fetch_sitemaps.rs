@@ -5,12 +5,11 @@ use std::collections::{HashSet, VecDeque};
 
 use reqwest::Url;
 
-use super::redirects::MAX_REDIRECTS;
-use super::visit_pages::Walk;
+use super::visit_pages::{MAX_REDIRECTS, Walk};
 use crate::crawl::budget::Budget;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::Trouble;
-use crate::crawl::html::site_path::SitePath;
+use crate::crawl::html::site_urls::SitePath;
 use crate::crawl::html::sitemap_parser::{Sitemap, SitemapReader};
 use crate::crawl::outcome::WalkEnd;
 

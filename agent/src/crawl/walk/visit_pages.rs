@@ -1,20 +1,23 @@
-//! Visits the pages of a site in breadth-first order, and follows their redirects.
+//! Visits the pages of a site in breadth-first order, follows redirects inside the site, queues the
+//! links of pages, fetches robots.txt again when its rules have expired, and decides how a crawl
+//! ends.
 //!
 //! A failed request is counted in the ledger, and the crawl continues. [`WalkEnd`] lists what ends
 //! a crawl.
 
-use super::queue_links::StepState;
-use super::unread_page::UnreadPage;
-use crate::crawl::budget::{Ledger, Policy};
+use std::time::{Duration, Instant};
+
+use crate::crawl::budget::{Budget, Ledger, Policy, Stopwatch, unix_ms};
 use crate::crawl::fetch::Fetcher;
 use crate::crawl::fetch::failure_cause::Trouble;
-use crate::crawl::frontier::state_writer::{CrawlSnapshot, StateWriter};
+use crate::crawl::frontier::crawl_storage::{CrawlSnapshot, StateWriter};
 use crate::crawl::frontier::{Frontier, QueueEntry};
-use crate::crawl::html::site::Site;
-use crate::crawl::html::site_path::SitePath;
-use crate::crawl::outcome::{Blocker, WalkEnd};
-use crate::crawl::politeness::robots::{RobotsCache, RobotsRules};
-use crate::crawl::stopwatch::Stopwatch;
+use crate::crawl::html::links::{LinkExtractor, Links};
+use crate::crawl::html::site_urls::{Fingerprint, Site, SitePath};
+use crate::crawl::outcome::{Blocker, WalkEnd, is_worth_handing_back};
+use crate::crawl::politeness::PolitenessState;
+use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, RulesError, rules_of};
+use crate::machine::clock;
 
 /// Crawls a site whose robots.txt has been read.
 pub(in crate::crawl) struct Walk<'a> {
@@ -155,5 +158,210 @@ impl Walk<'_> {
     pub(super) fn fail(&mut self, path: &SitePath, trouble: Trouble, reason: &str) {
         let origin = self.site.origin();
         self.ledger.fail(trouble, || format!("{origin}{}: {reason}", path.as_str()));
+    }
+}
+
+pub(in crate::crawl) const MAX_REDIRECTS: usize = 5;
+
+impl Walk<'_> {
+    /// The target of a redirect; `None` if the target need not be fetched.
+    fn follow(
+        &mut self,
+        from: &SitePath,
+        target: &reqwest::Url,
+        depth: u32,
+        hops: &mut Vec<Fingerprint>,
+    ) -> Result<Option<SitePath>, WalkEnd> {
+        let Some(next) = self.site.path(target) else {
+            if let Some(other) = self.site.other_site(target) {
+                self.frontier.discover(other, self.policy.max_hosts);
+            }
+            // Other sites are crawled separately. But if the start page redirects to another site,
+            // this crawl has nothing to fetch.
+            let left = format!("{} redirects to {target}, outside the site", self.site.root());
+            return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
+        };
+        if hops.contains(&next.fingerprint()) {
+            self.fail(from, Trouble::Redirect, "redirects in a loop");
+            return Ok(None);
+        }
+        if hops.len() > MAX_REDIRECTS {
+            self.fail(from, Trouble::Redirect, "redirects too often");
+            return Ok(None);
+        }
+        if !self.rules.allow(&next) {
+            let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
+            return if depth == 0 { Err(WalkEnd::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
+        }
+        // The policy's path filter does not apply to the target of the start page's redirect.
+        if depth > 0 && !self.policy.paths.allow(&next) {
+            return Ok(None);
+        }
+        if !self.frontier.mark_known(&next) {
+            return Ok(None);
+        }
+        hops.push(next.fingerprint());
+        Ok(Some(next))
+    }
+}
+
+/// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
+/// thousands of rules, and each link is matched against all of them.
+const TURN: Duration = Duration::from_millis(5);
+
+/// The state that reading a page or a sitemap updates. The fetcher is not included, because it may
+/// be sending a request at the same time.
+pub(super) struct StepState<'a> {
+    pub(super) rules: &'a RobotsRules,
+    pub(super) policy: &'a Policy,
+    pub(super) frontier: &'a mut Frontier,
+    pub(super) state_writer: &'a mut StateWriter,
+    pub(super) ledger: &'a Ledger,
+    pub(super) watch: Stopwatch,
+}
+
+impl StepState<'_> {
+    /// Updates the frontier's totals from the ledger and the politeness state.
+    pub(super) fn note_totals(&mut self, politeness_state: PolitenessState) {
+        let totals = self.frontier.totals_mut();
+        self.ledger.write_to(totals);
+        totals.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let PolitenessState { turned_away, in_a_row, pause } = politeness_state;
+        (totals.turned_away, totals.failed_in_a_row) = (turned_away, in_a_row);
+        totals.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(clock::wall() + pause) };
+        self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
+    }
+
+    /// Queues the paths that robots.txt and the policy allow. Forbidden paths do not make the crawl
+    /// incomplete.
+    pub(super) async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
+        let mut turn = Instant::now();
+        for path in paths {
+            if self.frontier.is_unseen(&path) && self.policy.paths.allow(&path) && self.rules.allow(&path) {
+                self.frontier.offer(&path, depth);
+            }
+            if turn.elapsed() >= TURN {
+                tokio::task::yield_now().await;
+                turn = Instant::now();
+            }
+        }
+    }
+
+    /// Queues the links of a page.
+    pub(super) async fn read(&mut self, page: UnreadPage) {
+        let depth = page.depth;
+        let links = page.finish();
+        if links.cut {
+            self.frontier.totals_mut().dropped = true;
+        }
+        links.hosts.into_iter().for_each(|host| self.frontier.discover(host, self.policy.max_hosts));
+        self.offer_all(links.paths, depth).await;
+    }
+
+    /// Ends the visit to a path: records it, and writes the frontier if that is due.
+    pub(super) async fn end_visit(&mut self, politeness_state: PolitenessState) {
+        self.note_totals(politeness_state);
+        self.frontier.visited();
+        self.state_writer.step(self.frontier).await;
+    }
+}
+
+/// Maximum size in bytes of a page that is kept to be read later. Larger pages, which are few, are
+/// read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of growing
+/// buffers.
+const MOST_UNREAD: usize = 64 << 10;
+
+/// A page that is being received, or that has been received but not read yet.
+pub(in crate::crawl) struct UnreadPage {
+    links: LinkExtractor,
+    /// Received bytes that have not been read yet. The bytes are copied, because even a slice of
+    /// one byte would keep a whole buffer of the HTTP library allocated.
+    held: Vec<u8>,
+    received: usize,
+    /// The depth of the page's links.
+    pub(super) depth: u32,
+}
+
+impl UnreadPage {
+    pub(super) const fn new(links: LinkExtractor, depth: u32) -> Self {
+        Self { links, held: Vec::new(), received: 0, depth }
+    }
+
+    pub(super) fn add(&mut self, piece: &[u8]) {
+        self.received = self.received.saturating_add(piece.len());
+        if self.received <= MOST_UNREAD {
+            self.held.extend_from_slice(piece);
+            return;
+        }
+        self.read();
+        self.links.write(piece);
+    }
+
+    /// Reads the rest of the page, and returns the links of the whole page.
+    pub(super) fn finish(mut self) -> Links {
+        self.read();
+        self.links.finish()
+    }
+
+    fn read(&mut self) {
+        self.links.write(&std::mem::take(&mut self.held));
+    }
+}
+
+impl Walk<'_> {
+    /// Fetches robots.txt again if the rules have expired.
+    async fn renew_rules(&mut self) -> Result<(), WalkEnd> {
+        if !self.rules.are_stale() {
+            return Ok(());
+        }
+        // Drop the old rules first, so that their memory is free when the new rules need memory.
+        self.rules = RobotsRules::none();
+        self.rules = match rules_of(self.fetcher, &self.site, self.robots).await {
+            Ok(rules) => rules,
+            Err(RulesError::Forbidden(reason) | RulesError::NoAnswer(_, reason)) => {
+                return Err(WalkEnd::Blocked(Blocker::of_robots(self.fetcher.is_circuit_open()), reason));
+            }
+            Err(RulesError::OutOfTime) => return Err(WalkEnd::Cut(Budget::Duration)),
+        };
+        if let Some(delay) = self.rules.crawl_delay() {
+            self.fetcher.politeness().slow_down(delay);
+        }
+        Ok(())
+    }
+}
+
+impl Walk<'_> {
+    fn end_of_frontier(&self) -> WalkEnd {
+        if self.ledger.page_cut {
+            WalkEnd::Cut(Budget::Bytes)
+        } else if self.frontier.totals().dropped {
+            WalkEnd::Cut(Budget::Pages)
+        } else if self.frontier.has_beyond() {
+            WalkEnd::Cut(Budget::Depth)
+        } else if self.ledger.pages == 0 {
+            let nothing = || (Trouble::Other, format!("{} returned no page", self.site.root()));
+            let (trouble, reason) = self.ledger.first_error.clone().unwrap_or_else(nothing);
+            WalkEnd::Unreachable(trouble, reason)
+        } else {
+            WalkEnd::Exhausted
+        }
+    }
+
+    /// How a crawl ends at its deadline. If the crawl has fetched no page and met at least one
+    /// error, the site is unreachable.
+    pub(super) fn out_of_time(&self) -> WalkEnd {
+        match &self.ledger.first_error {
+            Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),
+            _ => WalkEnd::Cut(Budget::Duration),
+        }
+    }
+
+    /// Returns `WalkEnd::Paused` if the site requires a long pause.
+    pub(super) fn check_pause(&self) -> Result<(), WalkEnd> {
+        let pause = self.fetcher.politeness_state().pause;
+        match self.hands_back_before {
+            Some(deadline) if is_worth_handing_back(pause, deadline) => Err(WalkEnd::Paused(pause)),
+            _ => Ok(()),
+        }
     }
 }

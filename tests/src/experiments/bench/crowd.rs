@@ -22,7 +22,7 @@ use landfall_agent::crawl::{self, AddressPermits, CrawlStorage, Job, PathFilter,
 use landfall_agent::net::dns::Resolver;
 use landfall_agent::net::guard::Guard;
 use landfall_agent::net::request_context::RequestContext;
-use landfall_agent::net::tls::tls_config;
+use landfall_agent::net::request_context::tls_config;
 use landfall_agent::net::user_agent::UserAgent;
 use landfall_agent::warc::Store;
 use nix::unistd::Pid;
