@@ -16,8 +16,8 @@ pub(super) use response::{CrawlResponse, Timeouts};
 #[cfg(test)]
 pub(super) use response::WINDOWS;
 
-mod coding;
-mod decode;
+mod brotli;
+mod content_encoding;
 pub(super) mod failure_cause;
 mod requests;
 mod response;

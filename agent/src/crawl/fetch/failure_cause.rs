@@ -8,7 +8,7 @@ use landfall_proto::error_causes::{causes, innermost};
 use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 
-use super::coding::DecodeError;
+use super::content_encoding::DecodeError;
 use super::site_address::NotPermitted;
 use crate::crawl::politeness::BREAKER;
 use crate::metrics::RequestFailure;

@@ -24,7 +24,7 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFT
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use super::coding;
+use super::content_encoding;
 use super::failure_cause::{CONNECTION, FetchError, MAX_HEADER_FIELDS};
 use super::response::{CrawlResponse, Timeouts};
 use super::site_address::{GuardedResolver, SiteAddress};
@@ -265,7 +265,7 @@ fn request_headers(context: &RequestContext) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
     headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(content_encoding::ACCEPTED));
     headers
 }
 

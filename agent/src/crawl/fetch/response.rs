@@ -11,8 +11,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, L
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-use super::coding::{Coding, DecodeError};
-use super::decode::Decoder;
+use super::content_encoding::{Coding, DecodeError, Decoder};
 use super::failure_cause::{FetchError, is_too_large, too_slow_at};
 use crate::crawl::politeness::pauses;
 use crate::metrics::METRICS;

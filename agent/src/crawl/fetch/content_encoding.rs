@@ -1,24 +1,105 @@
-//! Decodes a body as a stream: one layer of gzip, deflate, brotli or zstd, in bounded memory.
+//! The supported encodings of a body: parses `Content-Encoding`, and decodes a body as a stream
+//! (one layer of gzip, deflate, brotli or zstd, in bounded memory).
 //!
-//! This module is pure. The decoder never copies its input, and its output comes in pieces of
-//! bounded size, however much the input expands. A decoder holds at most the window of its
-//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli.
-//! Brotli's large windows of up to a gigabyte are not part of HTTP and are refused. A window takes
-//! memory only as it fills. [`Decoder::window`] returns the size of a large window; all crawls
-//! share one memory budget for large windows.
+//! This module is pure. Only one layer of encoding is decoded. Words in the header that are not
+//! encodings (`none`, a charset) are ignored.
+//!
+//! The decoder never copies its input, and its output comes in pieces of bounded size, however much
+//! the input expands. A decoder holds at most the window of its encoding: 32 KiB for gzip and
+//! deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli. Brotli's large windows of up
+//! to a gigabyte are not part of HTTP and are refused. A window takes memory only as it fills.
+//! [`Decoder::window`] returns the size of a large window; all crawls share one memory budget for
+//! large windows.
 //!
 //! The decoder is lenient where that is safe. A body that is labelled gzip or zstd but is not
 //! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may
 //! follow one another, with zeros after the last. Any other malformed input is an error.
 
-use std::io::{self, BufRead, ErrorKind, Read};
+use std::fmt;
+use std::io::{self, ErrorKind, Read};
 
-use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
 use hyper::body::{Buf, Bytes};
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-use super::coding::{Coding, DecodeError, MAX_EXPANSION};
+use super::brotli::{Brotli, Feed};
+
+/// The encodings that the crawler sends in `Accept-Encoding`.
+pub(super) const ACCEPTED: &str = "gzip, br, zstd";
+/// Maximum number of decoded bytes per encoded byte of a body. The ratio is about 20 for text, and
+/// about 1000 for a decompression bomb.
+const MAX_EXPANSION: u64 = 100;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::crawl) enum DecodeError {
+    #[error("the body is encoded as '{0}', which was not requested")]
+    Unknown(String),
+    #[error("the body is encoded more than once: {0}")]
+    Layers(String),
+    #[error("the body is not valid {0}")]
+    Broken(Coding),
+    #[error("the {0} body ends too early")]
+    Cut(Coding),
+    #[error("the {0} body is followed by other data")]
+    Followed(Coding),
+    /// A decompression bomb: a small input expands to a huge output.
+    #[error("the {0} body expands more than {MAX_EXPANSION} times")]
+    Expands(Coding),
+    /// A large input decodes to almost nothing.
+    #[error("the {0} body decodes to almost nothing")]
+    Hollow(Coding),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::crawl) enum Coding {
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+}
+
+impl fmt::Display for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "brotli",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+impl Coding {
+    /// Parses the values of `Content-Encoding`; `None` if the body is not encoded.
+    pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, DecodeError> {
+        let words: Vec<String> = values
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(|word| String::from_utf8_lossy(word.trim_ascii()).to_ascii_lowercase())
+            .filter(|word| !says_nothing(word))
+            .collect();
+        match words.as_slice() {
+            [] => Ok(None),
+            [word] => match word.as_str() {
+                "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+                "deflate" => Ok(Some(Self::Deflate)),
+                "br" => Ok(Some(Self::Brotli)),
+                "zstd" => Ok(Some(Self::Zstd)),
+                other => Err(DecodeError::Unknown(short(other))),
+            },
+            several => Err(DecodeError::Layers(short(&several.join(", ")))),
+        }
+    }
+}
+
+/// Whether a word in `Content-Encoding` is not an encoding. Some servers send `none` or a charset.
+fn says_nothing(word: &str) -> bool {
+    matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()
+}
+
+/// Untrusted text, cut to fit into a message.
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}
 
 /// Maximum decoded bytes per piece: small enough for many concurrent crawls, and large enough to
 /// make the overhead per piece negligible.
@@ -264,93 +345,6 @@ impl State {
     }
 }
 
-/// Input that has not been decoded yet. Reading from an empty feed returns `WouldBlock`, unless the
-/// body has ended.
-#[derive(Default)]
-struct Feed {
-    bytes: Bytes,
-    ended: bool,
-}
-
-impl Feed {
-    fn append(&mut self, sent: Bytes) {
-        if self.bytes.is_empty() {
-            self.bytes = sent;
-        } else {
-            // Joining the bytes copies little, because only the first few bytes of a body can still
-            // be unread here.
-            self.bytes = [&*self.bytes, &*sent].concat().into();
-        }
-    }
-}
-
-impl BufRead for Feed {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.bytes.is_empty() && !self.ended {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        Ok(&self.bytes)
-    }
-
-    fn consume(&mut self, length: usize) {
-        self.bytes.advance(length);
-    }
-}
-
-impl Read for Feed {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let length = self.fill_buf()?.read(room)?;
-        self.consume(length);
-        Ok(length)
-    }
-}
-
-/// A brotli decoder. Unlike the library's reader, it refuses large windows.
-struct Brotli {
-    feed: Feed,
-    state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
-    ended: bool,
-}
-
-impl Brotli {
-    fn new(feed: Feed) -> Self {
-        let alloc = StandardAlloc::default;
-        Self { feed, state: BrotliState::new_strict(alloc(), alloc(), alloc()), ended: false }
-    }
-}
-
-impl Read for Brotli {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        while !self.ended {
-            let starved = self.feed.bytes.is_empty();
-            let (mut left, mut taken, mut free, mut given) = (self.feed.bytes.len(), 0, room.len(), 0);
-            let result = BrotliDecompressStream(
-                &mut left,
-                &mut taken,
-                &self.feed.bytes,
-                &mut free,
-                &mut given,
-                room,
-                &mut 0,
-                &mut self.state,
-            );
-            self.feed.bytes.advance(taken);
-            match result {
-                BrotliResult::ResultSuccess => self.ended = true,
-                BrotliResult::ResultFailure => return Err(ErrorKind::InvalidData.into()),
-                BrotliResult::NeedsMoreInput if given == 0 && starved => {
-                    return Err(if self.feed.ended { ErrorKind::UnexpectedEof } else { ErrorKind::WouldBlock }.into());
-                }
-                BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
-            }
-            if given > 0 {
-                return Ok(given);
-            }
-        }
-        Ok(0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -361,6 +355,39 @@ mod tests {
 
     use super::*;
     use crate::testing::{brotli, deflate, gzip, zstd};
+
+    #[test]
+    fn the_header_gives_at_most_one_coding() {
+        let read = |values: &[&str]| Coding::read(values.iter().map(|value| value.as_bytes()));
+        for (values, expected) in [
+            (&[][..], None),
+            (&[""], None),
+            (&["identity"], None),
+            (&["UTF-8"], None),
+            (&["none"], None),
+            (&["GZip"], Some(Coding::Gzip)),
+            (&["x-gzip"], Some(Coding::Gzip)),
+            (&[" br "], Some(Coding::Brotli)),
+            (&["deflate, identity"], Some(Coding::Deflate)),
+            (&["", "zstd"], Some(Coding::Zstd)),
+        ] {
+            assert_eq!(read(values), Ok(expected), "{values:?}");
+        }
+        for values in [&["gzip, br"][..], &["gzip", "gzip"], &["gzip,gzip,gzip"]] {
+            assert!(matches!(read(values), Err(DecodeError::Layers(_))), "{values:?}");
+        }
+        assert_eq!(read(&["compress"]), Err(DecodeError::Unknown("compress".to_owned())));
+        assert!(read(&[&"x".repeat(10_000)]).unwrap_err().to_string().len() < 150);
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..30), 0..4)) {
+            if let Err(error) = Coding::read(values.iter().map(Vec::as_slice)) {
+                prop_assert!(error.to_string().len() < 400);
+            }
+        }
+    }
 
     const ALL: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd];
 
