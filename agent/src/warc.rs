@@ -3,9 +3,8 @@
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
 //! responses while they arrive (`recording`) and sends them to the writer (`store`). The writer
-//! appends responses (`records`, `member`) to one file after another (`warc_file`, `folder`).
-//! Blocking disk operations run on tokio's threads for blocking tasks, and the length of every queue
-//! is limited.
+//! appends responses (`records`) to one file after another (`warc_file`, `folder`). Blocking disk
+//! operations run on tokio's threads for blocking tasks, and the length of every queue is limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl logs a page as visited only after
 //! [`Recorder::stored`] has returned. If a crash loses a page, the page is fetched again.
@@ -15,7 +14,6 @@ pub use records::ResponseLine;
 pub use store::{Recorder, Store};
 
 mod folder;
-mod member;
 pub mod read;
 mod recording;
 mod records;

@@ -13,9 +13,8 @@ use std::time::SystemTime;
 
 use rand::rngs::ChaCha8Rng;
 
-use super::member::Gzip;
 use super::recording::Exchange;
-use super::records::{self, RecordPosition, ResponseLine, date, new_id, stamp};
+use super::records::{self, Gzip, RecordPosition, ResponseLine, date, new_id, stamp};
 use crate::machine::clock;
 
 /// Number of bytes of gzip members to collect before they are written.
