@@ -20,17 +20,14 @@ use crate::testing::{
     redirect, send, status, stuck,
 };
 
-mod connections;
-mod encodings;
+mod connections_and_encodings;
 mod guarded;
 mod hostile;
 mod hostile_tls;
 mod manners;
-mod policy;
+mod policy_robots_and_sitemaps;
 mod properties;
 mod resume;
-mod robots;
-mod sitemaps;
 mod stored;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;

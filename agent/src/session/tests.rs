@@ -29,10 +29,8 @@ use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, htm
 use crate::warc::Store;
 
 mod external;
+mod permits_and_preemptions;
 mod policies;
-mod preemptions;
-mod scheduler_silence;
-mod turns;
 
 const CONTACT: &str = "https://example.org/crawler";
 const LONG: Duration = Duration::from_secs(60);
