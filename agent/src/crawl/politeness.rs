@@ -14,10 +14,11 @@ pub(super) use request_interval::{Politeness, PolitenessState};
 
 pub use request_interval::RateState;
 
+pub(super) mod page_directives;
 pub(super) mod path_patterns;
 pub(super) mod pauses;
 pub(super) mod request_interval;
-pub(super) mod robots_parser;
+pub(super) mod robots_fetch;
 #[cfg(test)]
 mod robots_published;
 pub(super) mod robots_rules;

@@ -17,7 +17,8 @@ use super::html::site_urls::Site;
 use super::outcome::{
     Blocker, CrawlEnd, WalkEnd, checkpoint_in_time, is_long_enough_to_hand_back, rest, rest_after_last_request,
 };
-use super::politeness::robots_rules::{RobotsCache, RulesError, rules_of};
+use super::politeness::robots_fetch::RulesError;
+use super::politeness::robots_rules::{RobotsCache, rules_of};
 use super::politeness::{Politeness, PolitenessState};
 use super::walk::Walk;
 use crate::machine::clock;

@@ -11,7 +11,7 @@
 //!
 //! A checkpoint contains the state at the newest point at which the queue fits. Whether a queue
 //! fits is known only when the checkpoint is made, because the queue's paths are compressed only
-//! then. So this module keeps one point for every size class of queues: the newest point at which
+//! then. So [`LogPoints`] keeps one point for every size class of queues: the newest point at which
 //! the queue was not larger than the class permits.
 
 use std::collections::{BTreeSet, VecDeque};

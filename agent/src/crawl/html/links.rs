@@ -16,7 +16,7 @@ use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
 use super::site_urls::{Fingerprints, Site, SitePath};
-use crate::crawl::politeness::robots_parser;
+use crate::crawl::politeness::page_directives;
 
 const MAX_LINKS: usize = 10_000;
 /// Maximum number of other sites that are returned for one page.
@@ -165,9 +165,9 @@ impl Page {
             self.encoding = Encoding::for_label_no_replacement(label.as_bytes());
         }
         let speaks_to_us =
-            element.get_attribute("name").is_some_and(|name| robots_parser::is_for_us(&name, &self.token));
+            element.get_attribute("name").is_some_and(|name| page_directives::is_for_us(&name, &self.token));
         if speaks_to_us && let Some(content) = element.get_attribute("content") {
-            self.nofollow |= robots_parser::forbids_following(&content);
+            self.nofollow |= page_directives::forbids_following(&content);
         }
     }
 

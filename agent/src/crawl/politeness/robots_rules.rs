@@ -1,29 +1,29 @@
-//! The rules of a site's robots.txt that apply to a crawl: requests the file, decides whether it
-//! counts as missing or as unavailable, and caches it for a day, so that other crawls need not
-//! fetch it again.
-//!
-//! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
-//! everything, because its rules are unknown. Redirects are followed, even to other hosts. As for
-//! all requests, the guard vets the addresses, and `crawl::politeness` decides when the requests
-//! start. A crawl that lasts longer than a day fetches the file again.
+//! The rules of a site's robots.txt that apply to a crawl: parses the file once for any product
+//! token, and caches it for a day, so that other crawls and resumed crawls need not fetch it again.
+//! A crawl that lasts longer than a day fetches it again.
 //!
 //! The total memory for files is limited, even if many sites send files of the maximum size. Small
 //! files are cached, up to a total of [`MAX_CACHED_BYTES`]. A large file is kept only while its
 //! crawl runs, and the crawl must first get a permit from a budget of [`LARGE_BYTES`].
+//!
+//! A parsed file stores the values of all lines with known keys as one text, plus eight bytes per
+//! line. The text takes at most three times the size of the file, because each byte of a pattern
+//! may become an escape of three bytes. Common misspellings of keys are accepted.
 
-use std::ops::ControlFlow;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::robots_parser::{LineRange, RobotsFile};
-use crate::crawl::fetch::failure_cause::{FetchError, Trouble};
-use crate::crawl::fetch::{CrawlResponse, Fetcher};
+use super::path_patterns::{matches, path_spelling, pattern_spelling};
+use super::robots_fetch::{RulesError, fetch};
+use crate::crawl::fetch::Fetcher;
 use crate::crawl::html::site_urls::{Site, SitePath};
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Origin;
+use crate::net::user_agent::UserAgent;
 
 /// The rules that apply to a crawl with a certain product token.
 pub(in crate::crawl) struct RobotsRules {
@@ -135,7 +135,7 @@ fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
 impl RobotsCache {
     /// The cache's entry for a site, if it is fresh: the time at which robots.txt was requested,
     /// and the file. The file is `None` if the site has no robots.txt.
-    pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
+    fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, file) = kept.entries.get(origin)?;
         (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
@@ -175,80 +175,200 @@ fn is_large(file: &RobotsFile) -> bool {
     file.bytes() > SMALL_BYTES
 }
 
-/// Maximum bytes of a robots.txt to read. Everything after that is ignored (RFC 9309, 2.5).
-const MAX_BYTES: usize = 500 * 1024;
-const MAX_REDIRECTS: usize = 5;
+/// The accepted spellings of keys, and their meanings.
+const KEYS: [(&str, Key); 16] = [
+    ("user-agent", Key::Agent),
+    ("user agent", Key::Agent),
+    ("useragent", Key::Agent),
+    ("allow", Key::Allow),
+    ("disallow", Key::Disallow),
+    ("dissallow", Key::Disallow),
+    ("dissalow", Key::Disallow),
+    ("disalow", Key::Disallow),
+    ("diasllow", Key::Disallow),
+    ("disallaw", Key::Disallow),
+    ("sitemap", Key::Sitemap),
+    ("site-map", Key::Sitemap),
+    ("site map", Key::Sitemap),
+    ("crawl-delay", Key::Delay),
+    ("crawl delay", Key::Delay),
+    ("crawldelay", Key::Delay),
+];
+/// The name of the group of rules for crawlers that no other group names.
+const ANYBODY: &str = "*";
 
-/// Why there are no rules.
-pub(in crate::crawl) enum RulesError {
-    /// robots.txt forbids every request, or could not be read; the text is the reason.
-    Forbidden(String),
-    /// The site did not respond; the text is the reason.
-    NoAnswer(Trouble, String),
-    /// The crawl's deadline has passed.
-    OutOfTime,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Agent,
+    Allow,
+    Disallow,
+    Delay,
+    Sitemap,
 }
 
-/// Fetches a site's robots.txt; `None` if it is missing.
-pub(super) async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, RulesError> {
-    let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
-    for hop in 0..=MAX_REDIRECTS {
-        let answer = match fetcher.get(&url).await {
-            Ok(answer) => answer,
-            Err(FetchError::OutOfTime) => return Err(RulesError::OutOfTime),
-            Err(FetchError::Connect(trouble, reason)) if hop == 0 => {
-                return Err(RulesError::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    key: Key,
+    /// The end of the line's value in the text. The value begins at the end of the previous line's
+    /// value.
+    end: u32,
+}
+
+/// A range of line numbers.
+type LineRange = Range<usize>;
+
+#[derive(Debug, Default)]
+pub(in crate::crawl) struct RobotsFile {
+    text: String,
+    lines: Vec<Line>,
+}
+
+impl RobotsFile {
+    /// Parses the file, and ignores lines with unknown keys or invalid values.
+    pub(in crate::crawl) fn parse(text: &[u8]) -> Self {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let mut file = Self::default();
+        for line in text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
+            let Some((key, value)) = field(line) else { continue };
+            let Some(value) = value_of(key, value) else { continue };
+            let Ok(end) = u32::try_from(file.text.len() + value.len()) else { break };
+            file.text.push_str(&value);
+            file.lines.push(Line { key, end });
+        }
+        file.text.shrink_to_fit();
+        file.lines.shrink_to_fit();
+        file
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len() + self.lines.len() * size_of::<Line>()
+    }
+
+    /// The groups of rules that apply to a crawler: the groups that name its product token, or else
+    /// the groups for the default name, landfall-agent, or else the groups for all crawlers. In a
+    /// file that names no crawler, all rules apply.
+    fn groups_for(&self, token: &str) -> Vec<LineRange> {
+        if !self.lines.iter().any(|line| line.key == Key::Agent) {
+            let all = 0..self.lines.len();
+            return vec![all];
+        }
+        let named = [token, UserAgent::PRODUCT, ANYBODY].into_iter().map(|name| self.groups_of(name));
+        named.into_iter().find(|groups| !groups.is_empty()).unwrap_or_default()
+    }
+
+    fn groups_of(&self, name: &str) -> Vec<LineRange> {
+        let (mut groups, mut is_ours, mut is_head) = (Vec::new(), false, false);
+        for (number, key, value) in self.values(0..self.lines.len()) {
+            match key {
+                Key::Agent => {
+                    is_ours = value.eq_ignore_ascii_case(name) || is_head && is_ours;
+                    is_head = true;
+                    if is_ours {
+                        // A group without rules still counts as a group, so begin it here.
+                        groups.push(number..number);
+                    }
+                }
+                Key::Sitemap => {}
+                Key::Allow | Key::Disallow | Key::Delay => {
+                    is_head = false;
+                    if is_ours && let Some(group) = groups.last_mut() {
+                        group.end = number + 1;
+                    }
+                }
             }
-            Err(error) => return Err(RulesError::Forbidden(format!("{url}: {error}"))),
-        };
-        let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
-        let next = url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
-        answer.discard(|_| ControlFlow::Continue(())).await;
-        match next {
-            Some(next) => url = next,
-            None => break,
         }
-        // Remove credentials from the URL, or the client would send them to the redirect's target.
-        if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
-            break;
-        }
+        groups
     }
-    // If redirects are endless or invalid, the file counts as missing (RFC 9309, 2.3.1.2).
-    Ok(None)
+
+    /// Whether these groups allow a path. The longest matching pattern decides. If an allowing and
+    /// a forbidding pattern have the same length, the allowing pattern decides.
+    pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
+        if path.as_str() == "/robots.txt" {
+            return true;
+        }
+        let path = path_spelling(path.as_str());
+        let (mut longest, mut allows) = (0, true);
+        for (_, key, pattern) in groups.iter().flat_map(|group| self.values(group.clone())) {
+            let says = match key {
+                Key::Allow => true,
+                Key::Disallow => false,
+                Key::Agent | Key::Delay | Key::Sitemap => continue,
+            };
+            let decides = pattern.len() > longest || pattern.len() == longest && says;
+            if decides && matches(pattern, &path) {
+                (longest, allows) = (pattern.len(), says);
+            }
+        }
+        allows
+    }
+
+    /// The crawl-delay of these groups in seconds. If the groups set no crawl-delay, a crawl-delay
+    /// written before the first group applies.
+    pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
+        let all = 0..self.lines.len();
+        let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
+        let delays = groups.iter().flat_map(|group| self.values(group.clone())).chain(before);
+        delays.filter(|(_, key, _)| *key == Key::Delay).find_map(|(_, _, value)| value.parse().ok())
+    }
+
+    pub(super) fn sitemaps(&self) -> impl Iterator<Item = &str> {
+        self.values(0..self.lines.len()).filter(|(_, key, _)| *key == Key::Sitemap).map(|(_, _, value)| value)
+    }
+
+    /// The numbers, keys and values of these lines.
+    fn values(&self, lines: LineRange) -> impl Iterator<Item = (usize, Key, &str)> {
+        let end_of = |number: usize| self.lines.get(number).map_or(0, |line| usize::try_from(line.end).unwrap_or(0));
+        let mut start = lines.start.checked_sub(1).map_or(0, end_of);
+        lines.filter_map(move |number| {
+            let key = self.lines.get(number)?.key;
+            let value = self.text.get(start..end_of(number))?;
+            start = end_of(number);
+            Some((number, key, value))
+        })
+    }
 }
 
-async fn read(answer: CrawlResponse, url: &str) -> Result<Option<Vec<u8>>, RulesError> {
-    let status = answer.status();
-    if status.is_server_error() || status.as_u16() == 429 {
-        return Err(RulesError::Forbidden(format!("{url}: answered {}", status.as_u16())));
-    }
-    if !status.is_success() {
-        answer.discard(|_| ControlFlow::Continue(())).await;
-        return Ok(None);
-    }
-    receive(answer).await.map(Some).map_err(|error| RulesError::Forbidden(format!("{url}: {error}")))
+/// The key of a line and the text after the separator, which is a colon or only blanks.
+fn field(line: &[u8]) -> Option<(Key, &[u8])> {
+    let line = line.trim_ascii();
+    let (key, rest) = KEYS.into_iter().find_map(|(name, key)| {
+        let (written, rest) = line.split_at_checked(name.len())?;
+        written.eq_ignore_ascii_case(name.as_bytes()).then_some((key, rest))
+    })?;
+    let value = rest.trim_ascii_start();
+    let value = value.strip_prefix(b":").or_else(|| (value.len() < rest.len()).then_some(value))?;
+    let value = value.split(|byte| *byte == b'#').next().unwrap_or_default();
+    Some((key, value.trim_ascii()))
 }
 
-async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
-    let mut text = Vec::new();
-    while let Some(piece) = answer.piece().await? {
-        text.extend_from_slice(&piece);
-        if text.len() > MAX_BYTES {
-            // Drop the last line, which was cut: its meaning could differ from that of the whole
-            // line.
-            let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-            text.truncate(end);
-            break;
-        }
+/// Converts a value to the form used for comparison; `None` if the value is invalid.
+fn value_of(key: Key, value: &[u8]) -> Option<String> {
+    let text = || str::from_utf8(value).ok();
+    match key {
+        Key::Agent => Some(name_in(value)),
+        // Empty patterns are kept: they have no effect on any path, but they end the list of
+        // product tokens at the head of a group.
+        Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
+        Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
+        Key::Sitemap => text().map(str::to_owned),
     }
-    Ok(text)
+}
+
+/// The product token that a group names, without a version or other text after it (RFC 9309,
+/// 2.2.1).
+fn name_in(value: &[u8]) -> String {
+    if value.strip_prefix(b"*").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace)) {
+        return ANYBODY.to_owned();
+    }
+    let letters = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_'));
+    letters.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::crawl::html::site_urls::tests::path_of;
-    use crate::net::user_agent::UserAgent;
+    use crate::crawl::politeness::robots_fetch::MAX_BYTES;
 
     fn allows(robots: &str, path: &str) -> bool {
         allows_by(robots, UserAgent::PRODUCT, path)

@@ -13,8 +13,8 @@ use crate::crawl::html::links::tests::extract as links;
 use crate::crawl::html::site_urls::tests::{path_of, site};
 use crate::crawl::html::site_urls::{normal_escapes, normal_form};
 use crate::crawl::html::sitemap_parser::tests::read as sitemap;
+use crate::crawl::politeness::page_directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::crawl::politeness::pauses::retry_after;
-use crate::crawl::politeness::robots_parser::{forbids_following, header_forbids_following, is_for_us};
 use crate::crawl::politeness::robots_rules::RobotsRules;
 use crate::testing::deflate;
 

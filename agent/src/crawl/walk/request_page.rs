@@ -12,8 +12,8 @@ use crate::crawl::fetch::failure_cause::{FetchError, Trouble};
 use crate::crawl::html::links::LinkExtractor;
 use crate::crawl::html::site_urls::SitePath;
 use crate::crawl::outcome::{Blocker, WalkEnd};
+use crate::crawl::politeness::page_directives::header_forbids_following;
 use crate::crawl::politeness::pauses::ATTEMPTS;
-use crate::crawl::politeness::robots_parser::header_forbids_following;
 
 impl Walk<'_> {
     /// Sends a request. While the site responds with 429 or 503, repeats the request up to

@@ -16,7 +16,8 @@ use crate::crawl::html::links::{LinkExtractor, Links};
 use crate::crawl::html::site_urls::{Fingerprint, Site, SitePath};
 use crate::crawl::outcome::{Blocker, WalkEnd, is_worth_handing_back};
 use crate::crawl::politeness::PolitenessState;
-use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, RulesError, rules_of};
+use crate::crawl::politeness::robots_fetch::RulesError;
+use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, rules_of};
 use crate::machine::clock;
 
 /// Crawls a site whose robots.txt has been read.
