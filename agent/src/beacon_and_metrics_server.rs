@@ -28,14 +28,14 @@ pub(crate) async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Listen
         return Ok(None);
     }
     let listen = config.beacon.listen;
-    let beacon = Listener::bind(listen, reply).await;
+    let beacon = Listener::bind(listen, beacon_reply).await;
     let beacon = beacon.with_context(|| {
         format!("bind the beacon to {listen}; set beacon.listen to a free address, or beacon.enabled to false")
     })?;
     Ok(Some(beacon))
 }
 
-pub(crate) fn reply(request: &Request<Incoming>) -> Response<Full<Bytes>> {
+pub(crate) fn beacon_reply(request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = match *request.method() {
         Method::HEAD | Method::GET => StatusCode::NO_CONTENT,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     async fn beacon() -> Listener {
-        Listener::bind("127.0.0.1:0".parse().unwrap(), super::reply).await.unwrap()
+        Listener::bind("127.0.0.1:0".parse().unwrap(), beacon_reply).await.unwrap()
     }
 
     #[tokio::test]

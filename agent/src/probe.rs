@@ -1,6 +1,6 @@
 //! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
-//! `probe::measure_host` finds a site's origin and takes samples. `probe::sample_schedule` decides a
-//! prober's next step, and when to stop. `probe::weighted_mean` summarises the samples.
+//! `probe::measure_host` finds a site's origin and takes samples. `probe::sample_schedule` decides
+//! a prober's next step, and when to stop. `probe::weighted_mean` summarises the samples.
 //!
 //! The prober pauses before *every* request. So even if several probers measure a host one after
 //! another, the host gets at most one request per interval. Requests go only to addresses that the

@@ -9,7 +9,7 @@ use landfall_proto::traces::{self, Collector, Service, TraceSender};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::beacon_and_metrics_server::{self, Listener};
+use crate::beacon_and_metrics_server::{Listener, bind_beacon, bind_metrics_server};
 use crate::config::Config;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
@@ -29,10 +29,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let external = config.exec.as_ref().map(crawl::ExternalCrawler::open).transpose()?;
     let request_base = request_base(&config)?;
     METRICS.started();
-    let (beacon, metrics) = (
-        beacon_and_metrics_server::bind_beacon(&config).await?,
-        beacon_and_metrics_server::bind_metrics_server(&config).await?,
-    );
+    let (beacon, metrics) = (bind_beacon(&config).await?, bind_metrics_server(&config).await?);
     let port = |listener: &Option<Listener>| listener.as_ref().map(|listener| listener.port);
     let session_config = session_config(&config, port(&beacon))?;
     let greeting = greeting(&config, port(&beacon), port(&metrics));

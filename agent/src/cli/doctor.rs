@@ -20,10 +20,10 @@ use tonic::{Code, Request};
 use super::exit;
 use super::run::RunArgs;
 use crate::config::{Config, ExecConfig, SchedulerUrl, program};
-use crate::machine::{clock as clocks, free_space};
 use crate::net::dns::DnsError;
 use crate::session::bearer;
 use crate::session::opening::{self, endpoint};
+use crate::{clock as clocks, free_space};
 
 /// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -354,7 +354,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::beacon_and_metrics_server::Listener;
+    use crate::beacon_and_metrics_server::{Listener, beacon_reply};
     use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
 
     fn config(scheduler: &str, folder: &Path) -> Config {
@@ -428,8 +428,7 @@ mod tests {
         assert!(beacon(&config, true).await.is_wrong());
         hanging_up.await.unwrap().unwrap();
 
-        let ours =
-            Listener::bind("127.0.0.1:0".parse().unwrap(), crate::beacon_and_metrics_server::reply).await.unwrap();
+        let ours = Listener::bind("127.0.0.1:0".parse().unwrap(), beacon_reply).await.unwrap();
         config.beacon.listen.set_port(ours.port);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(ours.serve(stop.clone()));

@@ -1,4 +1,0 @@
-//! Reads the machine: its clocks, and the free space of its disks.
-
-pub(crate) mod clock;
-pub(crate) mod free_space;
