@@ -22,7 +22,7 @@ use super::survey::survey;
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::world::World;
-use crate::world::layout::Layout;
+use crate::world::scenario::Layout;
 
 /// The emulated network of `lab chaos`.
 const LAYOUT: &str = include_str!("../../scenarios/chaos.toml");

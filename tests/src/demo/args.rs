@@ -7,8 +7,7 @@ use clap::Args;
 use landfall_scheduler::simulate::Matrix;
 
 use crate::world::Grade;
-use crate::world::layout::{Layout, PAPER};
-use crate::world::scenario::Scenario;
+use crate::world::scenario::{Layout, PAPER, Scenario};
 
 /// Arguments of `lab demo`.
 #[derive(Debug, Clone, Args)]

@@ -19,7 +19,7 @@ use crate::evidence::check::{self, RunKind};
 use crate::evidence::figures::Figures;
 use crate::machine::CpuTime;
 use crate::world::World;
-use crate::world::void_timing::too_busy;
+use crate::world::emulated_network::too_busy;
 
 /// Number of slots of each agent.
 const CAPACITY: u32 = 32;

@@ -8,9 +8,9 @@ use anyhow::ensure;
 use landfall_scheduler::gnp::{Mesh, Refined, RefinedSwitches, SitePlace};
 use landfall_scheduler::model::{AgentId, Rtt};
 
-use crate::evidence::batch_record::{BatchRecord, Measurement};
+use super::batch_record::{BatchRecord, Measurement};
+use super::measurement_accuracy::Accuracy;
 use crate::evidence::float;
-use crate::evidence::measurement_accuracy::Accuracy;
 use crate::world::scenario::Scenario;
 
 #[derive(Debug, Clone, Copy)]

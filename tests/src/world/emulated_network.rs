@@ -1,25 +1,25 @@
 //! Starts and stops an emulated network of either grade, and tells its names, ports and addresses.
+//! This module also decides whether the timing of a run is void, because the network was late or
+//! dropped packets for lack of room, or because the machine was too busy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::addresses::{Lane, ReservedLane};
+use super::beacons_and_names::{BeaconProxies, Hosts, NAMES_PORT, NameServer};
+use super::response_delays::Wan;
+use super::scenario::Scenario;
+use super::site_pages::SiteWeb;
+use super::site_servers::{AccessLog, SiteServers};
+use super::timer::{Lateness, Timer};
+use super::tun::{self, NetNamespace, Network};
 use crate::machine::{CpuTime, raise_file_limit};
-use crate::world::addresses::{Lane, ReservedLane};
-use crate::world::beacons::BeaconProxies;
-use crate::world::grade::Grade;
-use crate::world::lateness::Lateness;
-use crate::world::names::{Hosts, NAMES_PORT, NameServer};
-use crate::world::response_delays::Wan;
-use crate::world::scenario::Scenario;
-use crate::world::site_pages::SiteWeb;
-use crate::world::site_servers::{AccessLog, SiteServers};
-use crate::world::timer::Timer;
-use crate::world::tun::{self, NetNamespace, Network};
 
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -185,13 +185,75 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
+/// The kind of emulated network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Grade {
+    /// Loopback, and servers that delay their answers. Needs no privileges. Connecting takes no
+    /// time, and links cannot be cut.
+    #[default]
+    Rootless,
+    /// Network namespaces with delayed and lost packets: kernel TCP, ICMP and cuts are real. Needs
+    /// root and /dev/net/tun
+    Tun,
+}
+
+/// Lateness of the emulated network up to this limit never makes a run void.
+const MAX_LATENESS: Duration = Duration::from_millis(3);
+/// Minimum fraction of processor time that must be idle for reliable times.
+const LEAST_IDLE: f64 = 0.20;
+
+impl World {
+    /// Why the timing of a run is void; `None` if it is valid. The timing is void if the 99th
+    /// percentile of the lateness exceeds both 3 ms and 5 % of the median round trip, or if the lab
+    /// had to drop packets.
+    pub fn too_late(&self) -> Option<String> {
+        let late = self.lateness().quantile(0.99);
+        let allowed = MAX_LATENESS.max(median_rtt(self.scenario()).mul_f64(0.05));
+        if late > allowed {
+            return Some(format!("the emulated network was late: p99 {late:.1?}, allowed {allowed:.1?}"));
+        }
+        let overrun = self.network.as_ref().map_or(0, |network| network.traffic().overrun.load(Ordering::Relaxed));
+        (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
+    }
+
+    /// Why the timing since the start of the network is void; `None` if it is valid. The timing is
+    /// void if [`Self::too_late`] gives a reason, or if the machine was less idle than
+    /// [`LEAST_IDLE`].
+    pub fn void(&self) -> Option<String> {
+        let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
+        self.too_late().or_else(|| idle().and_then(too_busy))
+    }
+}
+
+/// The median round trip over all links of a scenario.
+fn median_rtt(scenario: &Scenario) -> Duration {
+    let others =
+        scenario.mesh.iter().enumerate().flat_map(|(from, row)| {
+            row.iter().enumerate().filter(move |(to, _)| *to != from).map(|(_, link)| link.rtt_ms)
+        });
+    let mut all: Vec<f64> = others.chain(scenario.paths.iter().flatten().map(|link| link.rtt_ms)).collect();
+    all.sort_by(f64::total_cmp);
+    Duration::from_secs_f64(all.get(all.len() / 2).copied().unwrap_or(0.0) / 1e3)
+}
+
+/// Why times are unreliable if only the fraction `idle` of processor time was idle; `None` if the
+/// times are reliable.
+pub fn too_busy(idle: f64) -> Option<String> {
+    let percent = |share: f64| share * 100.0;
+    let reason =
+        || format!("the machine was only {:.0} % idle; {:.0} % are needed", percent(idle), percent(LEAST_IDLE));
+    (idle < LEAST_IDLE).then(reason)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::world::layout::{Layout, SMALL};
     use std::net::SocketAddrV4;
     use std::time::Instant;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::world::scenario::{Layout, SMALL};
 
     /// Sends a request, and reads until the response contains `until`. Returns the time until the
     /// first byte, and the response.

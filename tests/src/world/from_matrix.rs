@@ -2,14 +2,13 @@
 //! sets the packet loss and link rate that a matrix does not contain.
 
 use anyhow::ensure;
+use landfall_scheduler::simulate::Matrix;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-use landfall_scheduler::simulate::Matrix;
-
-use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
-use crate::world::site_pages::WebRules;
+use super::scenario::{AgentNode, Link, Scenario, SiteNode};
+use super::site_pages::WebRules;
 
 /// Packet loss on all paths of a matrix. Matrices have no loss data, so the value is the loss
 /// within one carrier in the paper's layout.

@@ -1,10 +1,17 @@
 //! Delays the responses of sites and beacons in the rootless grade, as the links of the scenario
-//! would. In the tun grade, [`crate::world::tun`] delays packets instead.
+//! do, and simulates TCP Reno to compute when the parts of a body arrive.
 //!
 //! In the rootless grade, the source address identifies the agent. A handshake on loopback takes no
 //! time, so the first response on a connection takes two round trips, and later responses take one.
-//! Bodies follow [`crate::world::reno`], and share the agent's access link. Loss affects only
-//! bodies.
+//! Bodies follow the simulated TCP, and share the agent's access link. Loss affects only bodies. In
+//! the tun grade, [`super::tun`] delays packets instead.
+//!
+//! The simulation of TCP proceeds in rounds of one round trip each. The first window is ten
+//! segments. In slow start, the window doubles in each round. A loss halves the window and ends
+//! slow start. After slow start, the window grows by one segment per round. The maximum window is
+//! the number of segments that the link can transmit in one round trip. A lost segment is sent
+//! again in the next round. The round trips of the handshake and the request are added to the
+//! simulated time.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rand::rngs::ChaCha8Rng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
-use crate::world::addresses::Lane;
-use crate::world::reno;
-use crate::world::scenario::{Link, Scenario};
-use crate::world::timer::Timer;
+use super::addresses::Lane;
+use super::scenario::{Link, Scenario};
+use super::timer::Timer;
 
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
@@ -113,8 +119,8 @@ impl Connection {
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
-        let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
-        let arrivals = self.draw(|rng| reno::rounds(body, path, rng));
+        let path = Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
+        let arrivals = self.draw(|rng| rounds(body, path, rng));
         let mut round = first_byte;
         let mut releases = Vec::with_capacity(arrivals.len());
         for bytes in arrivals {
@@ -145,12 +151,62 @@ impl Connection {
     }
 }
 
+/// Size of a full segment in bytes.
+const SEGMENT: usize = 1460;
+const INITIAL_WINDOW: usize = 10;
+/// Minimum window after a loss, in segments.
+const LEAST_WINDOW: usize = 2;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Path {
+    pub rtt: Duration,
+    /// The probability that a packet is lost, 0 to 1.
+    pub loss: f64,
+    pub bytes_per_s: f64,
+}
+
+/// The number of bytes that arrive in each round. The bytes of the first round arrive together with
+/// the header of the response.
+pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
+    let most = (whole(path.bytes_per_s * path.rtt.as_secs_f64()) / SEGMENT).max(LEAST_WINDOW);
+    let mut window = INITIAL_WINDOW.min(most);
+    let mut slow_start_until = usize::MAX;
+    let mut left = body;
+    let mut arrivals = Vec::new();
+    while left > 0 {
+        let sent = left.min(window * SEGMENT);
+        let segments = sent.div_ceil(SEGMENT);
+        let lost = (0..segments).filter(|_| path.loss > 0.0 && rng.random_bool(path.loss)).count();
+        let arrived = sent - (lost * SEGMENT).min(sent);
+        arrivals.push(arrived);
+        left -= arrived;
+        if lost > 0 {
+            window = (window / 2).max(LEAST_WINDOW);
+            slow_start_until = window;
+        } else if window < slow_start_until {
+            window = (window * 2).min(most);
+        } else {
+            window = (window + 1).min(most);
+        }
+    }
+    arrivals
+}
+
+/// Rounds a non-negative float down to an integer. Large values saturate.
+fn whole(bytes: f64) -> usize {
+    let micros = Duration::try_from_secs_f64(bytes / 1e6).map_or(u128::from(u32::MAX), |scaled| scaled.as_micros());
+    usize::try_from(micros).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
+    use rand::SeedableRng;
+    use rand::rngs::ChaCha8Rng;
+
     use super::*;
-    use crate::world::layout::{Layout, SMALL};
+    use crate::world::scenario::{Layout, SMALL};
 
     fn wan() -> Wan {
         let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
@@ -182,5 +238,42 @@ mod tests {
         assert!(two[0].0 >= start + Duration::from_millis(3), "{:?}", two[0].0 - start);
         let stranger = wan.connect(Ipv4Addr::LOCALHOST.into(), Destination::Site(0)).schedule(9_999, start);
         assert_eq!(stranger, [(start, 9_999)]);
+    }
+
+    fn path(rtt_ms: u64, loss: f64) -> Path {
+        Path { rtt: Duration::from_millis(rtt_ms), loss, bytes_per_s: 2.5e6 }
+    }
+
+    fn count(body: usize, path: Path) -> usize {
+        rounds(body, path, &mut ChaCha8Rng::seed_from_u64(1)).len()
+    }
+
+    #[test]
+    fn without_loss_the_window_doubles_until_the_rate_holds_it() {
+        let arrivals = rounds(100_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
+        assert_eq!(arrivals, [14_600, 29_200, 56_200]);
+        // At 2.5 MB/s, a link transmits 171 whole segments in a round of 100 ms.
+        let arrivals = rounds(2_000_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
+        assert_eq!(arrivals[3], 80 * SEGMENT);
+        assert!(arrivals.iter().all(|round| *round <= 171 * SEGMENT), "{arrivals:?}");
+    }
+
+    #[test]
+    fn a_small_page_comes_in_one_round_and_nothing_in_none() {
+        assert_eq!(count(12_000, path(50, 0.0)), 1);
+        assert_eq!(count(0, path(50, 0.0)), 0);
+    }
+
+    #[test]
+    fn loss_costs_rounds_and_every_byte_still_arrives() {
+        let lossy = rounds(2_000_000, path(100, 0.01), &mut ChaCha8Rng::seed_from_u64(3));
+        assert_eq!(lossy.iter().sum::<usize>(), 2_000_000);
+        assert!(lossy.len() > 2 * count(2_000_000, path(100, 0.0)), "{} rounds", lossy.len());
+    }
+
+    #[test]
+    fn on_a_short_path_the_rate_is_the_limit() {
+        // At 2.5 MB/s, a link transmits 3 segments in a round of 2 ms.
+        assert_eq!(count(43_800, path(2, 0.0)), 10);
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use futures_util::StreamExt;
-use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::service_fn;
@@ -23,9 +24,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::world::addresses::first_free;
-use crate::world::response_delays::{Connection, Destination, Wan};
-use crate::world::site_pages::{NO_PAGE, NO_ROBOTS, SiteWeb};
+use super::addresses::first_free;
+use super::response_delays::{Connection, Destination, Wan};
+use super::site_pages::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 /// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];

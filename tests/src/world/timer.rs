@@ -1,18 +1,17 @@
-//! A timer with a finer resolution than tokio's millisecond. It consists of a thread, a heap, and a
-//! condition variable.
+//! A timer with a finer resolution than tokio's millisecond, and a histogram of how late the
+//! emulated network wakes tasks and delivers packets.
 //!
-//! The thread uses the kernel's high-resolution timer to sleep until the earliest deadline, and
-//! then wakes the waiting tokio task. The tokio task records its lateness, which includes the time
-//! until tokio runs it.
+//! The timer consists of a thread, a heap, and a condition variable. The thread uses the kernel's
+//! high-resolution timer to sleep until the earliest deadline, and then wakes the waiting tokio
+//! task. The tokio task records its lateness, which includes the time until tokio runs it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-
-use crate::world::lateness::Lateness;
 
 /// Wakes tokio tasks at given instants. Clones share the timer's thread.
 #[derive(Debug, Clone)]
@@ -136,6 +135,53 @@ fn serve(shared: &Shared) {
     }
 }
 
+const BUCKET: Duration = Duration::from_micros(50);
+/// Number of buckets. The last bucket contains all values of about 200 ms or more.
+const BUCKETS: usize = 4000;
+
+/// A histogram of the lateness of tokio tasks or packets.
+#[derive(Debug)]
+pub struct Lateness {
+    buckets: Vec<AtomicU64>,
+}
+
+impl Default for Lateness {
+    fn default() -> Self {
+        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Lateness {
+    pub fn note(&self, late: Duration) {
+        let bucket = usize::try_from(late.as_micros() / BUCKET.as_micros()).unwrap_or(usize::MAX);
+        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The `share` quantile of the lateness, rounded up to the edge of a bucket. Zero if nothing
+    /// was recorded.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        let mut seen = 0;
+        for (edge, count) in (1_u32..).zip(&counts) {
+            seen += count;
+            if total > 0 && precise(seen) >= share * precise(total) {
+                return BUCKET * edge;
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// Converts a count to a float. Counts above 2^32 saturate.
+fn precise(count: u64) -> f64 {
+    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -166,5 +212,17 @@ mod tests {
         let Some(past) = Instant::now().checked_sub(Duration::from_millis(40)) else { return };
         timer.sleep_until(past).await;
         assert!(timer.lateness().quantile(0.99) >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn a_quantile_is_a_buckets_upper_edge() {
+        let lateness = Lateness::default();
+        for micros in [10, 10, 10, 990] {
+            lateness.note(Duration::from_micros(micros));
+        }
+        assert_eq!(lateness.quantile(0.5), Duration::from_micros(50));
+        assert_eq!(lateness.quantile(1.0), Duration::from_micros(1000));
+        lateness.note(Duration::from_secs(9));
+        assert_eq!(lateness.quantile(1.0), Duration::from_millis(200));
     }
 }

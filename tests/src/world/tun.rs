@@ -4,21 +4,14 @@
 //! Every agent has its own namespace and address. All sites and the lab's servers share one
 //! namespace. The kernel runs TCP and answers ICMP. The grade needs root and `/dev/net/tun`.
 
-mod cuts;
-mod delay_and_loss;
-mod device_and_routes;
-mod forward_to_schedulers;
-mod kernel_settings;
 mod namespace;
 mod packet_network;
-mod paths;
-mod requirements;
+mod paths_and_cuts;
 mod router;
 #[cfg(test)]
 mod tests;
 
-pub use cuts::{CutDirection, LinkCuts};
-pub use delay_and_loss::Traffic;
-pub use namespace::NetNamespace;
-pub use packet_network::{BEACON_PORT, Network};
-pub use requirements::missing;
+pub use self::namespace::{NetNamespace, missing};
+pub use self::packet_network::{BEACON_PORT, Network};
+pub use self::paths_and_cuts::{CutDirection, LinkCuts};
+pub use self::router::Traffic;

@@ -8,8 +8,7 @@ use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::evidence::batch_record::BatchRecord;
 use landfall_lab::evidence::check::{self, Evidence, RunKind};
 use landfall_lab::evidence::figures::Figures;
-use landfall_lab::world::layout::{Layout, SMALL};
-use landfall_lab::world::scenario::Scenario;
+use landfall_lab::world::scenario::{Layout, SMALL, Scenario};
 use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -68,16 +68,16 @@ fn groups(run: &ReportInput<'_>) -> Groups {
 mod tests {
     use std::time::Duration;
 
+    use chrono::DateTime;
+    use landfall_scheduler::gnp::{Embedding, Placement};
+    use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Strategy};
+
     use super::*;
     use crate::evidence::batch_record::{BatchRecord, EmbeddingRecord, TaskRecord};
     use crate::evidence::check::tests::task;
     use crate::evidence::figures::Figures;
     use crate::evidence::float;
-    use crate::world::layout::{Layout, SMALL};
-    use crate::world::scenario::Scenario;
-    use chrono::DateTime;
-    use landfall_scheduler::gnp::{Embedding, Placement};
-    use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Strategy};
+    use crate::world::scenario::{Layout, SMALL, Scenario};
 
     /// A batch record after a run of the small layout. The coordinates are invented.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {

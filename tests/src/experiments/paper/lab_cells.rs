@@ -15,16 +15,15 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
-use crate::evidence::batch_record;
-use crate::evidence::float;
+use crate::evidence::{batch_record, float};
 use crate::experiments::sweep::grid::Row;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 use crate::experiments::sweep::settings::{Cell, LandmarkPlace, LayoutData, Point, Settings};
 use crate::machine::CpuTime;
 use crate::world::World;
+use crate::world::emulated_network::too_busy;
 use crate::world::scenario::AgentNode;
-use crate::world::void_timing::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
@@ -336,7 +335,7 @@ fn machine(world: &World, crawled: &[batch_record::TimedCrawl], first: Instant, 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::world::layout::{Layout, PAPER};
+    use crate::world::scenario::{Layout, PAPER};
 
     /// A finished cell of the paper's layout at the base settings, with the results of two sites.
     pub(in super::super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {

@@ -128,7 +128,7 @@ pub fn agent_index(id: AgentId) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::layout::{Layout, SMALL};
+    use crate::world::scenario::{Layout, SMALL};
 
     /// The record of a cluster whose agents were enrolled in reverse order.
     fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (batch_record::BatchRecord, [Vec<String>; 3]) {

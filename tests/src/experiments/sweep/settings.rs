@@ -10,8 +10,7 @@ use landfall_scheduler::model::Strategy;
 use landfall_scheduler::simulate::Matrix;
 use serde::{Deserialize, Serialize};
 
-use crate::world::layout::{Layout, PAPER, parse_toml};
-use crate::world::scenario::{Scenario, SiteNode};
+use crate::world::scenario::{Layout, PAPER, Scenario, SiteNode, parse_toml};
 use crate::world::site_pages::WebRules;
 
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");

@@ -20,7 +20,7 @@ use super::batch::{Batch, BatchResult};
 use super::growth::BodyArrival;
 use super::simulated_scheduler::{CrawlStats, Fleet};
 use crate::evidence::float;
-use crate::world::reno;
+use crate::world::response_delays;
 use crate::world::scenario::Scenario;
 
 /// Time from a grant to the first request, including the transmission of the grant, the creation of
@@ -203,9 +203,9 @@ fn pass(
 ) -> Duration {
     let link = scenario.paths[agent][site];
     let bytes_per_s = scenario.bytes_per_s(agent);
-    let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
+    let path = response_delays::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
     let (mut round, mut last) = (first_byte, first_byte);
-    for bytes in reno::rounds(bytes, path, rng) {
+    for bytes in response_delays::rounds(bytes, path, rng) {
         let on_wire = Duration::from_secs_f64(float(bytes) / bytes_per_s);
         last = round.max(*free);
         *free = last + on_wire;
@@ -340,9 +340,9 @@ impl Run<'_> {
 pub(super) mod tests {
     use landfall_scheduler::strategy::Candidate;
 
-    use super::super::layout_measurements::agent_id;
-    use super::super::survey::Survey;
     use super::*;
+    use crate::experiments::sweep::layout_measurements::agent_id;
+    use crate::experiments::sweep::survey::Survey;
     use crate::world::scenario::{AgentNode, Link, SiteNode};
     use crate::world::site_pages::{SiteRequest, WebRules};
 

@@ -12,8 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::world::addresses::Lane;
-use crate::world::layout::{Layout, SMALL};
-use crate::world::scenario::Scenario;
+use crate::world::scenario::{Layout, SMALL, Scenario};
 
 /// The port of all servers in the tests.
 const PORT: u16 = 4000;

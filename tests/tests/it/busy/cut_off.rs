@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use landfall_lab::cluster::process::until;
 use landfall_lab::world::Grade;
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 use landfall_lab::world::tun::{self, CutDirection};
 
 use crate::harness::{PATIENCE, beside, cluster_on, small_scenario};

@@ -6,7 +6,7 @@ use std::path::Path;
 use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::world::World;
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 use tokio::process::Command;
 
 use crate::harness::{PATIENCE, await_crawler, beside, count, database, small_scenario, submit};

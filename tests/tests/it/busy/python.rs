@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::evidence::check::{self, Evidence, RunKind};
 use landfall_lab::world::World;
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 
 use crate::harness::{FEW_SAMPLES, MAX_DEPTH, PATIENCE, beside, count, small_scenario};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use landfall_lab::cluster::collector::collector;
 use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 use landfall_lab::world::{Grade, World};
 use serde_json::Value;
 

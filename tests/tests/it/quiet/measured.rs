@@ -8,10 +8,9 @@ use landfall_lab::cluster::Cluster;
 use landfall_lab::evidence::batch_record::BatchRecord;
 use landfall_lab::evidence::check::RunKind;
 use landfall_lab::evidence::measurement_accuracy;
-use landfall_lab::world::Grade;
-use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::scenario::SMALL;
 use landfall_lab::world::site_servers::Access;
-use landfall_lab::world::tun;
+use landfall_lab::world::{Grade, tun};
 
 use crate::harness::{
     PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, small_scenario, submit, untrue, violations,

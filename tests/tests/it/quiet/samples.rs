@@ -7,9 +7,8 @@ use std::process::Stdio;
 use futures_util::StreamExt;
 use landfall_lab::cluster::{Binaries, CONTACT_URL};
 use landfall_lab::evidence::measurement_accuracy::{self, Accuracy};
-use landfall_lab::world::layout::{Layout, SMALL};
-use landfall_lab::world::tun;
-use landfall_lab::world::{Grade, World};
+use landfall_lab::world::scenario::{Layout, SMALL};
+use landfall_lab::world::{Grade, World, tun};
 
 use crate::harness::beside;
 
