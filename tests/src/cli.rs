@@ -2,15 +2,15 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::cluster::with_postgres::WithPostgresArgs;
+use crate::cluster::postgres::WithPostgresArgs;
 use crate::demo::DemoArgs;
+
+pub use self::dispatch::main;
 
 mod dispatch;
 #[cfg(feature = "experiments")]
 mod experiments;
 mod logging;
-
-pub use dispatch::main;
 
 /// The emulated network in which Landfall is tested.
 #[derive(Debug, Parser)]

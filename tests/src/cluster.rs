@@ -5,23 +5,12 @@
 //! the operator's command, and reach only the emulated network. All files are in a temporary
 //! directory. Dropping the cluster kills the processes.
 
-mod agent_enrolment;
-mod agent_processes;
-mod await_counts;
-mod binaries;
-pub mod collector;
-pub mod database;
-mod operator_commands;
+mod agents;
+pub mod postgres;
 pub mod process;
-mod restore;
 mod running_cluster;
 pub mod scheduler;
-mod snapshot;
-mod start;
-mod stop;
-pub mod with_postgres;
+mod snapshot_and_restore;
 
-pub use self::binaries::Binaries;
-pub use self::running_cluster::Cluster;
+pub use self::running_cluster::{Binaries, Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 pub use self::scheduler::CONTACT_URL;
-pub use self::start::{ClusterDatabase, ClusterOptions, HURRIED};

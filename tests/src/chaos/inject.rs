@@ -19,7 +19,7 @@ use super::prepare::{self, FaultTools};
 use super::proxy::{DirectionRules, ProxyRules, StreamProxy};
 use super::schedule::{Fault, FaultKind};
 use crate::cluster::Cluster;
-use crate::cluster::database::DatabaseAction;
+use crate::cluster::postgres::DatabaseAction;
 use crate::world::tun::CutDirection;
 
 /// How many times a stream breaks during one fault of kind `Flap`.

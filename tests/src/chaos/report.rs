@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::judge::{Rule, Violation};
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
-use crate::chaos::judge::{Rule, Violation};
-use crate::evidence::table::text_table;
+use crate::evidence::figures::text_table;
 
 /// The results of a run. The field names are those of the JSON output.
 #[derive(Debug, Clone, Serialize)]

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::{Command, Lab, logging};
-use crate::cluster::with_postgres::with_postgres;
+use super::logging;
+use crate::cli::{Command, Lab};
+use crate::cluster::postgres::with_postgres;
 use crate::demo::demo;
 
 /// Runs the command and returns its exit code.

@@ -1,15 +1,27 @@
-//! A scheduler process of a cluster. It can be killed, and restarted at the same address.
+//! A scheduler process of a cluster, which can be killed, and restarted at the same address. Also a
+//! collector of the traces that schedulers and agents send, which accepts every request and stores
+//! nothing.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::http::request::Parts;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use landfall_scheduler::app::client_file::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::cluster::process::{Process, until};
+use super::process::{Process, until};
 
 /// The contact URL in the user agent of all agents.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
@@ -106,7 +118,6 @@ impl SchedulerNode {
     /// Copies the operator's token to another scheduler's data directory. The token must be copied
     /// before the other scheduler first starts.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires that only its user can enter the directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
         // The scheduler recognises its data directory by the file landfall.lock.
@@ -138,4 +149,31 @@ fn spawn(name: &str, options: &SchedulerOptions, listen: SocketAddr) -> anyhow::
     command.args(["--listen", &listen.to_string(), "--contact-url", CONTACT_URL]);
     command.arg("--config").arg(&options.config);
     Process::spawn(name, command, &options.logs)
+}
+
+/// Starts a collector, which calls `take` for every request until the runtime ends. Returns its
+/// address.
+pub async fn collector(take: impl Fn(&Parts, &Bytes) + Clone + Send + 'static) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("listen as a collector")?;
+    let address = listener.local_addr().context("read the collector's address")?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let take = take.clone();
+            let service = service_fn(move |request| accept(request, take.clone()));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    Ok(address)
+}
+
+async fn accept(
+    request: Request<Incoming>,
+    take: impl Fn(&Parts, &Bytes),
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    // If the client disconnects while it sends a body, ignore the request.
+    if let Ok(body) = body.collect().await {
+        take(&head, &body.to_bytes());
+    }
+    Ok(Response::new(Full::from("{}")))
 }

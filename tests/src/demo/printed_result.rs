@@ -79,8 +79,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::evidence::figures::Prediction;
-    use crate::evidence::measurement_accuracy::Accuracy;
+    use crate::evidence::figures::{Accuracy, Prediction};
 
     fn verdict(busy: Option<&str>, met: bool, violations: Vec<String>) -> Verdict {
         let figures = Figures {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
-use crate::evidence::float;
+use crate::evidence::figures::float;
 
 /// Time between two updates of a bar.
 const DRAWN_EVERY: Duration = Duration::from_millis(250);

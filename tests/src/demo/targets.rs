@@ -2,8 +2,7 @@
 //! and on memory.
 
 use crate::cluster::Cluster;
-use crate::evidence::figures::Figures;
-use crate::evidence::measurement_accuracy::{Accuracy, RIGHT_PAIRS};
+use crate::evidence::figures::{Accuracy, Figures, RIGHT_PAIRS};
 use crate::machine;
 
 const MAX_RELATIVE_ERROR: f64 = 0.15;

@@ -5,7 +5,7 @@ use super::elect_and_crawl::BATCH;
 use super::targets::Target;
 use crate::cluster::Cluster;
 use crate::evidence::check::Check;
-use crate::evidence::table::text_table;
+use crate::evidence::figures::text_table;
 
 /// Number of printed rows of the assignment report.
 const ROWS_SHOWN: usize = 12;

@@ -27,7 +27,7 @@ use self::method::{Method, methods};
 use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
 use self::targets::LEAST_SHARE_SIMULATED;
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::world::scenario::Scenario;
 use crate::world::site_pages::{SiteRequest, SiteWeb};
 

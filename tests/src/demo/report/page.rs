@@ -75,8 +75,7 @@ mod tests {
     use super::*;
     use crate::evidence::batch_record::{BatchRecord, EmbeddingRecord, TaskRecord};
     use crate::evidence::check::tests::task;
-    use crate::evidence::figures::Figures;
-    use crate::evidence::float;
+    use crate::evidence::figures::{Figures, float};
     use crate::world::scenario::{Layout, SMALL, Scenario};
 
     /// A batch record after a run of the small layout. The coordinates are invented.

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::axis_ticks::{label, ticks};
 use super::report_input::ReportInput;
-use crate::evidence::float;
+use crate::evidence::figures::float;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 56.0;

@@ -19,10 +19,10 @@ use landfall_scheduler::simulate::{Draw, Matrix};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use self::lies::{Lie, LyingFleet};
 use super::line::Line;
 use super::matrices::{PLANETLAB, SEATTLE, matrix};
-use crate::evidence::float as count;
-use lies::{Lie, LyingFleet};
+use crate::evidence::figures::float as count;
 
 mod lies;
 

@@ -13,12 +13,12 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use sqlx::{FromRow, PgPool};
 
-use super::leases::bench_scheduler::BenchScheduler;
+use self::cost::{Counters, SchedulerCost};
+use self::seed::WaitingCase;
 use super::line::Line;
-use crate::cluster::database::DatabaseAction;
+use crate::cluster::postgres::DatabaseAction;
+use crate::experiments::bench::leases::bench_scheduler::BenchScheduler;
 use crate::machine::load_average;
-use cost::{Counters, SchedulerCost};
-use seed::WaitingCase;
 
 mod cost;
 mod seed;

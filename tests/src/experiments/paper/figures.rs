@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::lab_cells::FinishedCell;
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
 

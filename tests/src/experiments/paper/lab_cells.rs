@@ -15,7 +15,8 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
-use crate::evidence::{batch_record, float};
+use crate::evidence::batch_record;
+use crate::evidence::figures::float;
 use crate::experiments::sweep::grid::Row;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;

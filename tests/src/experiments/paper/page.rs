@@ -9,7 +9,7 @@ use super::lab_cells::FinishedCell;
 use super::simulated::SimulationRatios;
 use super::tables::{AccuracyRow, Tables};
 use crate::demo::report::page::style;
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::experiments::sweep::settings::Point;
 
 /// The classes of curves in the style sheet.

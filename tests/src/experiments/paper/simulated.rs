@@ -7,7 +7,7 @@ use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
 use super::lab_cells::{FinishedCell, LabResult, System};
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::experiments::sweep::batch::BatchResult;
 use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 use crate::experiments::sweep::settings::{Cell, LayoutData, Settings};

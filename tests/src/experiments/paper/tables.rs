@@ -16,7 +16,7 @@ use landfall_scheduler::simulate::{self, Report};
 use serde::Serialize;
 
 use super::matrices::MatrixSource;
-use crate::evidence::table::text_table;
+use crate::evidence::figures::text_table;
 use crate::experiments::sweep::in_threads;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 

@@ -7,7 +7,7 @@ use landfall_scheduler::model::Strategy;
 use super::growth::{BodyArrival, Growth};
 use super::simulated_scheduler::CrawlHistory;
 use super::survey::Survey;
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::world::scenario::Scenario;
 use crate::world::site_pages::SiteRequest;
 

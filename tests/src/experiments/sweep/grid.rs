@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::method::LIST;
 use super::settings::{Cell, Point};
-use crate::evidence::table::text_table;
+use crate::evidence::figures::text_table;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {

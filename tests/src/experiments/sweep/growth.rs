@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::float;
+use crate::evidence::figures::float;
 
 /// Number of points of a stored curve.
 const POINTS: usize = 60;

@@ -380,7 +380,7 @@ fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::float;
+    use crate::evidence::figures::float;
 
     fn refused(change: (&str, &str)) -> String {
         let text = EXPERIMENTS.replacen(change.0, change.1, 1);

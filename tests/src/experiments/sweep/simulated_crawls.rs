@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use super::batch::{Batch, BatchResult};
 use super::growth::BodyArrival;
 use super::simulated_scheduler::{CrawlStats, Fleet};
-use crate::evidence::float;
+use crate::evidence::figures::float;
 use crate::world::response_delays;
 use crate::world::scenario::Scenario;
 

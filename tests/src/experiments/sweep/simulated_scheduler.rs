@@ -393,7 +393,7 @@ fn listed(candidate: &Candidate) -> RecordedCandidate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::float;
+    use crate::evidence::figures::float;
 
     const NO_SIZES: (Duration, Option<&CrawlHistory>) = (Duration::ZERO, None);
 

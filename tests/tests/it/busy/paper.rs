@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use landfall_lab::evidence::float;
+use landfall_lab::evidence::figures::float;
 use landfall_lab::experiments::paper::lab_cells::{SurveyedCluster, System};
 use landfall_lab::experiments::sweep::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};

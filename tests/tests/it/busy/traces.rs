@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use landfall_lab::cluster::collector::collector;
 use landfall_lab::cluster::process::until;
+use landfall_lab::cluster::scheduler::collector;
 use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
 use landfall_lab::world::scenario::SMALL;
 use landfall_lab::world::{Grade, World};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use landfall_lab::cluster::Cluster;
 use landfall_lab::evidence::batch_record::BatchRecord;
 use landfall_lab::evidence::check::RunKind;
-use landfall_lab::evidence::measurement_accuracy;
+use landfall_lab::evidence::figures;
 use landfall_lab::world::scenario::SMALL;
 use landfall_lab::world::site_servers::Access;
 use landfall_lab::world::{Grade, tun};
@@ -26,7 +26,7 @@ const FEWEST_TUN_PAIRS: usize = 21;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn six_agents_crawl_24_sites_each_exactly_once() {
     let _turn = alone().await;
-    measurement_accuracy::in_one_run(six_agents_crawl_24_sites).await.unwrap();
+    figures::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
 /// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
@@ -137,7 +137,7 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sites_on_one_machine_share_measurements() {
     let _turn = alone().await;
-    measurement_accuracy::in_one_run(sites_share_measurements).await.unwrap();
+    figures::in_one_run(sites_share_measurements).await.unwrap();
 }
 
 /// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
@@ -251,7 +251,7 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     let _turn = alone().await;
     match tun::missing() {
         Some(reason) => eprintln!("skipped: {reason}"),
-        None => measurement_accuracy::in_one_run(measure_and_crawl).await.unwrap(),
+        None => figures::in_one_run(measure_and_crawl).await.unwrap(),
     }
 }
 

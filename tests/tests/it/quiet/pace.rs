@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::evidence::request_limits::{FullestWindow, RequestLimit, most_at_once};
+use landfall_lab::evidence::check::{FullestWindow, RequestLimit, most_at_once};
 use landfall_lab::world::scenario::{Layout, PAPER, Scenario};
 use landfall_lab::world::site_servers::Access;
 use landfall_scheduler::model::address_budget::permitted_crawls;

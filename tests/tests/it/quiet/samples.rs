@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use futures_util::StreamExt;
 use landfall_lab::cluster::{Binaries, CONTACT_URL};
-use landfall_lab::evidence::measurement_accuracy::{self, Accuracy};
+use landfall_lab::evidence::figures::{self, Accuracy};
 use landfall_lab::world::scenario::{Layout, SMALL};
 use landfall_lab::world::{Grade, World, tun};
 
@@ -53,9 +53,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let folder = |agent: usize| folders.path().join(agent.to_string());
     (0..agents).for_each(|agent| write_config(&world, agent, &folder(agent)));
     for metric in metrics {
-        measurement_accuracy::in_one_run(async || measure(&world, &binaries.agent, metric, &folder).await)
-            .await
-            .unwrap();
+        figures::in_one_run(async || measure(&world, &binaries.agent, metric, &folder).await).await.unwrap();
     }
     let lateness = world.lateness();
     println!(

@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use super::seed;
 use crate::cluster::Binaries;
-use crate::cluster::database::{SharedPostgres, accessible_folder};
+use crate::cluster::postgres::{SharedPostgres, accessible_folder};
 use crate::cluster::process::{Process, until};
 
 /// Time limit for the start and for the end of a scheduler.

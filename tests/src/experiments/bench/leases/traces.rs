@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use super::super::line::{Line, median};
 use super::agent::{Mode, SimulatedAgent, await_grants};
 use super::bench_scheduler::BenchScheduler;
 use super::rate::{int, rate};
 use super::seed;
-use crate::cluster::collector::collector;
+use crate::cluster::scheduler::collector;
+use crate::experiments::bench::line::{Line, median};
 use crate::machine::load_average;
 
 const SITES: u64 = 1_000_000;

@@ -1,16 +1,23 @@
-//! The databases of schedulers: a Postgres that several schedulers share, which the lab can stop,
-//! kill and restart, or a database on a server that is already running.
+//! The Postgres databases: one that several schedulers share, which the lab can stop, kill and
+//! restart, a database on a server that is already running, and the private Postgres with which
+//! `lab with-postgres -- CMD...` runs a command, and which does not sync its writes to disk.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use clap::Args;
 use landfall_scheduler::app::postgres::PrivatePostgres;
+use landfall_scheduler::store::MIGRATOR;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::process::Command;
 
+use super::process::interrupted;
 use crate::machine::children;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -164,7 +171,6 @@ pub fn private_options(data_dir: &Path) -> PgConnectOptions {
 /// Makes a temporary directory that other users may enter, because Postgres runs as another user if
 /// the lab runs as root. If `TMPDIR` is private, the directory is in `/tmp`.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
-    use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).permissions(std::fs::Permissions::from_mode(0o755));
     let preferred = std::env::temp_dir();
@@ -180,4 +186,45 @@ pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     ensure!(folder.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)), "odd path {folder}");
     let database = options.get_database().context("the private Postgres has no database")?;
     Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
+}
+
+/// The database that Postgres copies for `create database`.
+const TEMPLATE: &str = "template1";
+
+/// Arguments of `lab with-postgres`.
+#[derive(Debug, Clone, Args)]
+pub struct WithPostgresArgs {
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Runs the command and returns its exit code.
+pub async fn with_postgres(args: &WithPostgresArgs) -> anyhow::Result<ExitCode> {
+    let (program, arguments) = args.command.split_first().context("no command was given after --")?;
+    let directory = accessible_folder("landfall-lab-")?;
+    let postgres = PrivatePostgres::start_volatile(directory.path()).await?;
+    prepare(postgres.options().database(TEMPLATE)).await?;
+    let url = url(&postgres.options())?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
+    let ended = tokio::select! {
+        status = command.status() => Some(status.with_context(|| format!("run {program}"))),
+        // The lab does not forward SIGINT, because the command is in the same process group and
+        // receives SIGINT itself.
+        () = interrupted() => None,
+    };
+    postgres.stop().await?;
+    let Some(status) = ended.transpose()? else { return Ok(ExitCode::from(130)) };
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Installs the schema in the template database, so that databases created for tests need no
+/// migrations.
+async fn prepare(template: PgConnectOptions) -> anyhow::Result<()> {
+    let mut conn = PgConnection::connect_with(&template).await.context("connect to the template of new databases")?;
+    MIGRATOR.run(&mut conn).await.context("give the schema to new databases")?;
+    // Postgres does not copy a template while a connection to it is open.
+    conn.close().await.context("leave the template of new databases")
 }

@@ -1,18 +1,19 @@
 //! Freezes a cluster, and restarts it from the frozen state, so that every run begins with the same
-//! map and measurements.
+//! map and measurements. Restores a cluster from a backup, as after the loss of its scheduler and
+//! database; the agents continue to run.
 //!
 //! The frozen state consists of files: the schedulers' data directories, which contain their
 //! databases, and the agents' folders. State that processes keep only in memory (robots.txt,
 //! resolved names) is lost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::app::postgres::PrivatePostgres;
 use sqlx::PgPool;
 use tokio::process::Command;
 
-use super::database::private_options;
+use super::postgres::private_options;
 use super::running_cluster::Cluster;
 use crate::evidence::batch_record;
 use crate::world::World;
@@ -96,4 +97,23 @@ async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&copied.stderr);
     ensure!(copied.status.success(), "copy {} to {}: {}", from.display(), to.display(), said.trim());
     Ok(())
+}
+
+impl Cluster {
+    /// Kills the first scheduler, restores a backup into a new data directory, and starts a
+    /// scheduler with this directory and the killed scheduler's address. Returns the output of the
+    /// restore command. The scheduler must have a private Postgres.
+    pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
+        self.schedulers[0].process().kill().await?;
+        let data_dir = self.folder().join("restored");
+        let mut command = Command::new(&self.binaries.landfall);
+        command.arg("--data-dir").arg(&data_dir).arg("restore").arg(backup);
+        let output = command.output().await.context("run landfall restore")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "landfall restore: {}", errors.trim());
+        self.schedulers[0].move_to(data_dir.clone()).await?;
+        self.pool.close().await;
+        self.pool = batch_record::connect(private_options(&data_dir)).await?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
 }
