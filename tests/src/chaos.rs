@@ -6,22 +6,15 @@
 //! judge found a violation, the record of the run is kept.
 
 mod args;
-mod await_end;
 pub mod client;
-mod crawl_under_faults;
-pub mod disks;
+pub mod fault_tools;
 pub mod inject;
 pub mod judge;
-mod lease_times;
-pub mod prepare;
 pub mod proxy;
-pub mod record;
-pub mod rejudge;
-pub mod report;
+pub mod recorder;
+pub mod report_and_rejudge;
 mod run;
 pub mod schedule;
-mod survey;
-pub mod twins;
 
 pub use self::args::{ChaosArgs, Format};
 pub use self::run::chaos;

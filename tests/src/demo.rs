@@ -4,15 +4,10 @@
 //! crawled exactly once. With `--strict`, the demo also fails if a target is missed, or if the
 //! machine was too busy for reliable times.
 
-mod args;
-mod check_input;
-mod elect_and_crawl;
-mod printed_result;
-mod progress;
-pub mod report;
+mod printed_output;
+mod report_charts;
+pub(crate) mod report_page;
 mod run;
 mod targets;
-mod verbose_output;
 
-pub use self::args::DemoArgs;
-pub use self::run::demo;
+pub use self::run::{DemoArgs, demo};

@@ -1,5 +1,6 @@
 //! The client in a run of `lab chaos`. It submits each list of sites repeatedly until a scheduler
-//! acknowledges the list, and records the sites of acknowledged lists.
+//! acknowledges the list, and records the sites of acknowledged lists. The first half of the sites
+//! is surveyed: it is submitted and measured before the faults begin.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -106,4 +107,24 @@ impl Client {
             self.submit(list).await;
         }
     }
+}
+
+/// Time limit for measuring the first half of the sites.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Submits and measures the first half of the sites, so that there is work when the faults begin.
+/// The other half is submitted and measured during the faults. All agents are drained while the
+/// first half is measured, so that none of its sites is crawled before all are located.
+pub(super) async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
+    let names = cluster.agent_names();
+    for name in &names {
+        cluster.operate(&["agents", "drain", name]).await?;
+    }
+    client.submit(0).await;
+    let located = "select count(*) from tasks where state = 'located'";
+    cluster.await_count("the first sites to be measured", located, sites, SURVEY_PATIENCE).await?;
+    for name in &names {
+        cluster.operate(&["agents", "resume", name]).await?;
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::prepare::{self, FaultTools};
+use super::fault_tools::{self, FaultTools};
 use super::proxy::{DirectionRules, ProxyRules, StreamProxy};
 use super::schedule::{Fault, FaultKind};
 use crate::cluster::Cluster;
@@ -330,7 +330,7 @@ impl Injector {
     /// Writes the URLs of at most `most` schedulers into an agent's configuration. The change takes
     /// effect when the agent starts again.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
-        let mut urls = prepare::urls(&self.tools.proxies[target]);
+        let mut urls = fault_tools::urls(&self.tools.proxies[target]);
         urls.truncate(most);
         cluster.configure_agent(target, |config| {
             let scheduler = if most == 1 { urls.swap_remove(0).into() } else { urls.into() };

@@ -1,20 +1,14 @@
 //! The judge of a run, which determines from independent sources what was lost or done twice.
 //!
-//! This module does no I/O. Each rule checks a [`history::History`] and returns its violations.
-//! Safety rules must hold at all times. Liveness rules must hold only after all faults have ended.
+//! This module does no I/O. Each rule checks a [`record_format::History`] and returns its
+//! violations. Safety rules must hold at all times. Liveness rules must hold only after all faults
+//! have ended.
 
-mod all_rules;
-mod event_log;
-pub mod history;
-mod leases_and_sessions;
-mod lost_and_unfinished;
-mod overlap;
+pub mod record_format;
 pub mod recovery;
-mod rule;
-mod terms;
+mod safety_rules;
 #[cfg(test)]
 pub(super) mod tests;
-mod tokens_and_outcomes;
 
-pub use self::all_rules::{judge, safety};
-pub use self::rule::{Rule, Violation};
+pub use self::recovery::judge;
+pub use self::safety_rules::{Rule, Violation, safety};

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::chaos::prepare::have_private_mounts;
-use crate::chaos::rejudge::{JudgeArgs, rejudge};
+use crate::chaos::fault_tools::have_private_mounts;
+use crate::chaos::report_and_rejudge::{JudgeArgs, rejudge};
 use crate::chaos::{ChaosArgs, chaos};
 use crate::experiments::bench::crawl::measured::{MeasuredArgs, print_cost};
 use crate::experiments::bench::crawl::site::{ServedSites, serve};

@@ -1,16 +1,17 @@
-//! The recovery times of a run. After an agent is killed, each of its tasks has a recovery time,
-//! which ends when the task is granted again. After a scheduler is killed, there is one recovery
-//! time, which ends when any task is granted. This module also finds tasks that were granted again
-//! too late.
+//! The recovery times of a run, and all violations of a finished run, including tasks that were
+//! granted again too late or did not end.
+//!
+//! After an agent is killed, each of its tasks has a recovery time, which ends when the task is
+//! granted again. After a scheduler is killed, there is one recovery time, which ends when any task
+//! is granted.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Serialize;
 
-use super::event_log::EventLog;
-use super::history::{Event, History};
-use super::rule::{Rule, Violation};
+use super::record_format::{Event, EventLog, History};
+use super::safety_rules::{Rule, Violation, safety};
 
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
@@ -29,6 +30,15 @@ pub struct Recovery {
     /// Number of recovery times in `scheduler_p99`, one per kill.
     #[serde(skip)]
     pub scheduler_kills: usize,
+}
+
+/// All violations of a finished run.
+pub fn judge(history: &History) -> Vec<Violation> {
+    let mut violations = safety(history);
+    let log = EventLog::of(history);
+    violations.extend(orphans(history, &log));
+    violations.extend(unfinished(history));
+    violations
 }
 
 pub fn recovery(history: &History) -> Recovery {
@@ -123,7 +133,7 @@ fn p99(mut waits: Vec<i64>) -> Option<f64> {
 }
 
 /// Finds tasks that lost their lease and were not granted again within three session lifetimes.
-pub(super) fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
+fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
     let mut violations = Vec::new();
     for (task, events) in &log.tasks {
@@ -147,4 +157,14 @@ pub(super) fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
         }
     }
     violations
+}
+
+fn unfinished(history: &History) -> Vec<Violation> {
+    let open = history.tasks.iter().filter(|task| !matches!(task.state.as_str(), "done" | "failed" | "cancelled"));
+    open.map(|task| Violation {
+        rule: Rule::Unfinished,
+        task: Some(task.id),
+        message: format!("task {} ({}) is {} ({})", task.id, task.site, task.state, task.reason),
+    })
+    .collect()
 }

@@ -1,8 +1,9 @@
 //! Tests of the judge. A test changes a valid history so that it violates a rule, and the judge
 //! must find the violation.
 
-use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
-use super::{Rule, judge, recovery};
+use super::record_format::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
+use super::recovery;
+use crate::chaos::judge::{Rule, judge};
 
 const SITE: &str = "http://a.test:8080";
 const SECOND: i64 = 1_000_000;

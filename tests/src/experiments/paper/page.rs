@@ -8,7 +8,7 @@ use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
 use super::lab_cells::FinishedCell;
 use super::simulated::SimulationRatios;
 use super::tables::{AccuracyRow, Tables};
-use crate::demo::report::page::style;
+use crate::demo::report_page::style;
 use crate::evidence::figures::float;
 use crate::experiments::sweep::settings::Point;
 

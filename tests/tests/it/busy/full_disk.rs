@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use landfall_lab::chaos::disks::SmallDisks;
+use landfall_lab::chaos::fault_tools::SmallDisks;
 use landfall_lab::cluster::Binaries;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 

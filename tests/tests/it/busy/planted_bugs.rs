@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use landfall_lab::chaos::judge;
-use landfall_lab::chaos::rejudge::read;
+use landfall_lab::chaos::report_and_rejudge::read;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

@@ -1,5 +1,6 @@
-//! The record of a run, which the judge reads. The sources of the record are the database, the
-//! client, the web servers, and the proxies between agents and schedulers.
+//! The record of a run, which the judge reads, and its events grouped by task and by agent. The
+//! sources of the record are the database, the client, the web servers, and the proxies between
+//! agents and schedulers.
 //!
 //! Times are microseconds since the start of the run. Agents are identified by database id, and
 //! sites by name.
@@ -109,4 +110,26 @@ pub struct FaultRecord {
     pub agent: Option<i64>,
     pub from_us: i64,
     pub to_us: i64,
+}
+
+/// Events grouped by task and by agent, in the order of their numbers.
+pub(super) struct EventLog<'a> {
+    pub(super) tasks: BTreeMap<i64, Vec<&'a Event>>,
+    pub(super) agents: BTreeMap<i64, Vec<&'a Event>>,
+}
+
+impl<'a> EventLog<'a> {
+    pub(super) fn of(history: &'a History) -> Self {
+        let (mut tasks, mut agents) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
+        for event in &history.events {
+            if let Some(task) = event.task {
+                tasks.entry(task).or_default().push(event);
+            }
+            if let Some(agent) = event.agent.filter(|_| event.noun != "task") {
+                agents.entry(agent).or_default().push(event);
+            }
+        }
+        tasks.values_mut().chain(agents.values_mut()).for_each(|events| events.sort_by_key(|event| event.id));
+        Self { tasks, agents }
+    }
 }

@@ -12,7 +12,7 @@ use sqlx::{Connection, FromRow, PgConnection};
 
 use super::inject::InjectedFault;
 use super::proxy::StreamProxy;
-use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
+use crate::chaos::judge::record_format::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
 /// Time limit of a read, because a fault may have stopped the database.

@@ -1,20 +1,23 @@
-//! Prepares the proxies, small disks and shiftable clocks that faults need. This module also
-//! determines which faults this machine supports.
+//! Prepares the tools that faults need: proxies, shiftable clocks, small disks that the lab can
+//! fill, and second processes with an agent's credential. This module also determines which faults
+//! this machine supports.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::args::ChaosArgs;
-use super::disks::{self, SmallDisks};
 use super::proxy::StreamProxy;
 use super::schedule::FaultKind;
-use super::twins::AgentCopies;
 use crate::cluster::Cluster;
+use crate::cluster::process::Process;
 use crate::cluster::scheduler::SchedulerNode;
 use crate::world::{Grade, tun};
 
@@ -79,7 +82,7 @@ pub(super) async fn tools(
         own_proxies.rotate_left(turn);
         let outbox = toml::Table::from_iter([(
             "min_free_bytes".to_owned(),
-            i64::try_from(disks::MIN_FREE_BYTES).context("bytes")?.into(),
+            i64::try_from(MIN_FREE_BYTES).context("bytes")?.into(),
         )]);
         cluster.configure_agent(index, |config| {
             config.insert("scheduler".to_owned(), urls(&own_proxies).into());
@@ -91,7 +94,7 @@ pub(super) async fn tools(
     let disks = match kinds.contains(&FaultKind::DiskFull) {
         true => {
             let folders = (0..agents).map(|index| cluster.agent_folder(index).join("outbox")).collect();
-            Some(SmallDisks::mount(folders, disks::OUTBOX_BYTES)?)
+            Some(SmallDisks::mount(folders, OUTBOX_BYTES)?)
         }
         false => None,
     };
@@ -178,4 +181,112 @@ impl ChaosArgs {
         ensure!(!kinds.is_empty() || self.faults == 0, "none of the kinds of fault can be injected here");
         Ok(kinds)
     }
+}
+
+/// Size of an outbox's disk, in bytes. The disk has room for thousands of outcomes.
+const OUTBOX_BYTES: usize = 4 << 20;
+/// The agents' setting `min_free_bytes`. If less space is free, an agent accepts no lease.
+const MIN_FREE_BYTES: usize = 512 << 10;
+const BALLAST: &str = "ballast";
+
+#[derive(Debug)]
+pub struct SmallDisks {
+    folders: Vec<PathBuf>,
+}
+
+impl SmallDisks {
+    /// Mounts a disk of `bytes` bytes at each folder. Mounting needs root.
+    pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
+        let mut disks = Self { folders: Vec::new() };
+        for folder in folders {
+            std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+            let size = format!("size={bytes}");
+            run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], &folder)?;
+            disks.folders.push(folder);
+        }
+        Ok(disks)
+    }
+
+    pub fn fill(&self, index: usize) -> anyhow::Result<()> {
+        let file = self.folders[index].join(BALLAST);
+        let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
+        let block = [0_u8; 4096];
+        loop {
+            match ballast.write(&block) {
+                Ok(_) => {}
+                Err(full) if full.kind() == ErrorKind::StorageFull => return Ok(()),
+                Err(error) => return Err(error).with_context(|| format!("write {}", file.display())),
+            }
+        }
+    }
+
+    pub fn free(&self, index: usize) -> anyhow::Result<()> {
+        let file = self.folders[index].join(BALLAST);
+        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
+    }
+}
+
+impl Drop for SmallDisks {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // Unmount lazily, because an agent that is ending may still have a file open.
+            if let Err(error) = run("umount", &["--lazy"], folder) {
+                tracing::warn!(%error, "a small disk stays mounted");
+            }
+        }
+    }
+}
+
+fn run(program: &str, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
+    let output =
+        Command::new(program).args(arguments).arg(folder).output().with_context(|| format!("run {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", folder.display(), said.trim());
+    Ok(())
+}
+
+#[derive(Debug)]
+pub struct AgentCopies {
+    folder: PathBuf,
+    running: BTreeMap<usize, Process>,
+}
+
+impl AgentCopies {
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, running: BTreeMap::new() }
+    }
+
+    /// Copies an agent's credential, and starts a second process with it.
+    pub fn begin(&mut self, cluster: &Cluster, agent: usize) -> anyhow::Result<()> {
+        let (original, copy) = (cluster.agent_folder(agent), self.folder.join(agent.to_string()));
+        copy_settings(&original, &copy).with_context(|| format!("copy {}", original.display()))?;
+        let twin = cluster.spawn_agent_in(agent, &copy, "twin")?;
+        self.running.insert(agent, twin);
+        Ok(())
+    }
+
+    pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
+        match self.running.remove(&agent) {
+            Some(mut twin) => twin.kill().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies the credential and the configuration. The copy has no beacon, because the original agent
+/// uses the port of the beacon.
+fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(copy)?;
+    for entry in std::fs::read_dir(original)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() && entry.file_name() != "agent.toml" {
+            std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
+        }
+    }
+    let text = std::fs::read_to_string(original.join("agent.toml"))?;
+    let mut config: toml::Table = text.parse()?;
+    let beacon = toml::Table::from_iter([("enabled".to_owned(), false.into())]);
+    config.insert("beacon".to_owned(), beacon.into());
+    std::fs::write(copy.join("agent.toml"), toml::to_string(&config)?)?;
+    Ok(())
 }
