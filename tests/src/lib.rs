@@ -7,7 +7,6 @@
 
 #[cfg(feature = "experiments")]
 pub mod chaos;
-pub mod cli;
 pub mod cluster;
 pub mod demo;
 pub mod evidence;

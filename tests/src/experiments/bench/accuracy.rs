@@ -1,17 +1,18 @@
 //! Evaluates predictions and choices on matrices of measured round trips, with 30 agents, 9 or 15
-//! landmarks, and ten seeds.
+//! landmarks, and ten seeds. This module also reads the matrices.
 //!
 //! Seeds 0 to 9 serve only for evaluation. The method's constants were chosen with other seeds.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::thread;
 
 use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::model::Strategy;
-use landfall_scheduler::simulate::{Report, Settings, run as simulate};
+use landfall_scheduler::simulate::{Matrix, Report, Settings, run as simulate};
 
 use super::line::Line;
-use super::matrices::{PLANETLAB, SEATTLE, matrix};
+use crate::experiments::sweep::run::DATA;
 
 /// The targets for a matrix and a number of landmarks. In the pairs `re50`, `re90` and `confirmed`,
 /// the first value is the target, and the second a stricter goal, which the output calls `reach`.
@@ -123,4 +124,14 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
     let (must, reach) = target.confirmed.unzip();
     lines.push(Line::at_most(what("confirmed k=3 stretch", reach), confirmed, must));
     lines
+}
+
+/// The names of the matrices of measured round trips. The repository does not contain the matrices.
+pub(super) const PLANETLAB: &str = "planetlab490";
+pub(super) const SEATTLE: &str = "seattle99";
+
+/// Reads a matrix; `None` if the file is missing.
+pub(super) fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
+    let file = Path::new(DATA).join(format!("{name}.matrix.csv.gz"));
+    Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }

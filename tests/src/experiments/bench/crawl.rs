@@ -1,23 +1,29 @@
 //! Measures the cost of crawling a page. The agent's crawler is compared with `spider`, wget2 and
-//! Scrapy on a site of 5,001 linked pages.
+//! Scrapy on a site of 5,001 linked pages. `lab measured -- CMD` runs a command and prints its
+//! processor time, peak memory and duration as JSON.
 //!
 //! The cost is processor time (user and system). Elapsed times are not comparable, because the
 //! agent requests one page at a time and the other crawlers several. Each run is a process,
 //! measured from start to end. The runs of the crawlers alternate. A run fails if the site's server
 //! counted too few fetched pages. The server is a separate process, whose cost is not measured.
+//!
+//! The command is the only child of a separate process, because the system reports only the total
+//! cost of all children of a process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
+use super::bench_site::{ServedSites, Server, SitePlan};
 use super::line::{Line, median};
-use crawlers::{Crawler, CrawlerPaths, OURS, OURS_WARC, SPIDER, WGET2};
-use measured::{ProcessCost, cost_of};
-use site::{ServedSites, Server, SitePlan};
-
-mod crawlers;
-pub mod measured;
-pub mod site;
+use crate::cluster::Binaries;
 
 /// As on an ordinary site, a page has about 4 KiB and 20 links, and about twenty pages link to it.
 pub(super) const PLAN: SitePlan = SitePlan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
@@ -107,4 +113,176 @@ async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Pat
         asked.requests
     );
     Ok(cost)
+}
+
+/// Makes the command line of a crawler for the site at a URL.
+type BuildCommand = fn(&CrawlerPaths, &str) -> Vec<String>;
+
+struct Crawler {
+    name: &'static str,
+    /// The function that makes the command line, or the reason why the crawler is not available.
+    call: Result<BuildCommand, String>,
+}
+
+struct CrawlerPaths {
+    agent: PathBuf,
+    spider: PathBuf,
+    python: PathBuf,
+    scrapy: PathBuf,
+}
+
+/// The names of the crawlers. The first two are variants of Landfall's crawler.
+const OURS: &str = "landfall-agent crawl, pages discarded";
+const OURS_WARC: &str = "landfall-agent crawl --warc";
+const SPIDER: &str = "spider (library), pages discarded";
+const WGET2: &str = "wget2, 8 threads, pages deleted";
+const SCRAPY: &str = "Scrapy, pages discarded";
+
+impl CrawlerPaths {
+    /// Finds the crawlers in the target folder.
+    fn find() -> anyhow::Result<Self> {
+        let agent = Binaries::find()?.agent;
+        let target = agent.ancestors().nth(2).context("binaries lie in a folder of the target folder")?;
+        let peers = target.join("peers");
+        let scrapy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/peers/scrapy_site.py");
+        Ok(Self { agent, spider: peers.join("peer-spider"), python: peers.join("scrapy/bin/python"), scrapy })
+    }
+
+    /// All crawlers, in the order of their runs.
+    fn crawlers(&self) -> [Crawler; 5] {
+        let beside =
+            |path: &Path| path.exists().then_some(()).ok_or_else(|| "not installed: run ops/peers.sh".to_owned());
+        let wget2 = std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("wget2").exists()));
+        let wget2 = wget2.then_some(()).ok_or_else(|| "not installed: run ops/peers.sh".to_owned());
+        [
+            Crawler { name: OURS, call: Ok(Self::ours) },
+            Crawler { name: SPIDER, call: beside(&self.spider).map(|()| Self::spider as _) },
+            Crawler { name: OURS_WARC, call: self.writes_warc().map(|()| Self::ours_with_warc as _) },
+            Crawler { name: WGET2, call: wget2.map(|()| Self::wget2 as _) },
+            Crawler { name: SCRAPY, call: beside(&self.python).map(|()| Self::scrapy as _) },
+        ]
+    }
+
+    /// The command line of Landfall's crawler. The crawl does everything that a crawl for a
+    /// scheduler does, but has no interval between requests.
+    fn ours(&self, url: &str) -> Vec<String> {
+        let agent = self.agent.display().to_string();
+        let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];
+        let rest = ["--request-interval", "0s", "--allow-net", "127.0.0.0/8"];
+        // These arguments override the configuration of any agent that is installed on this
+        // machine.
+        let identity = ["--contact-url", "https://lab.test/crawler", "--dir", "."];
+        let args = ["--log", "warn", "crawl", url].into_iter().chain(budgets).chain(rest).chain(identity);
+        std::iter::once(agent).chain(args.map(str::to_owned)).collect()
+    }
+
+    fn ours_with_warc(&self, url: &str) -> Vec<String> {
+        let mut command = self.ours(url);
+        command.extend(["--warc", "warc"].map(str::to_owned));
+        command
+    }
+
+    fn writes_warc(&self) -> Result<(), String> {
+        let help = std::process::Command::new(&self.agent).args(["crawl", "--help"]).output();
+        let knows = help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--warc"));
+        knows.then_some(()).ok_or_else(|| "this agent writes no WARC yet".to_owned())
+    }
+
+    fn spider(&self, url: &str) -> Vec<String> {
+        vec![self.spider.display().to_string(), url.to_owned()]
+    }
+
+    fn wget2(&self, url: &str) -> Vec<String> {
+        let args = ["wget2", "-q", "-r", "-l", "0", "--max-threads=8", "--delete-after", url];
+        args.map(str::to_owned).to_vec()
+    }
+
+    fn scrapy(&self, url: &str) -> Vec<String> {
+        let script = self.scrapy.display().to_string();
+        vec![self.python.display().to_string(), script, url.to_owned()]
+    }
+}
+
+/// Time limit of a crawl. The slowest crawler needs about thirty seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ProcessCost {
+    pub user_s: f64,
+    pub system_s: f64,
+    pub wall_s: f64,
+    /// Peak memory in KiB, which is never less than the few MiB that `lab` occupied when it started
+    /// the process.
+    pub peak_kib: i64,
+}
+
+impl ProcessCost {
+    pub fn cpu_s(&self) -> f64 {
+        self.user_s + self.system_s
+    }
+}
+
+/// Arguments of `lab measured`.
+#[derive(Debug, Clone, Args)]
+pub struct MeasuredArgs {
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Runs a command, and prints its cost as JSON.
+pub async fn print_cost(args: &MeasuredArgs) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(&measured(&args.command).await?)?);
+    Ok(())
+}
+
+/// Runs a command and returns its cost. The command's output goes to standard error.
+async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
+    let (program, args) = command.split_first().context("there is a command")?;
+    let started = Instant::now();
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(std::io::stderr()).kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+    let status = tokio::time::timeout(PATIENCE, child.wait()).await;
+    let status = status.with_context(|| format!("{program} took longer than {PATIENCE:?}"))??;
+    let wall_s = started.elapsed().as_secs_f64();
+    ensure!(status.success(), "{program}: {status}");
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("ask what the child cost")?;
+    let (user_s, system_s) = (seconds(usage.user_time()), seconds(usage.system_time()));
+    Ok(ProcessCost { user_s, system_s, wall_s, peak_kib: usage.max_rss() })
+}
+
+fn seconds(time: TimeVal) -> f64 {
+    let whole = u64::try_from(time.tv_sec()).unwrap_or_default();
+    let micros = u64::try_from(time.tv_usec()).unwrap_or_default();
+    (Duration::from_secs(whole) + Duration::from_micros(micros)).as_secs_f64()
+}
+
+/// Runs a command in `folder` through `lab measured`, and returns its cost.
+async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let mut lab = Command::new(own);
+    lab.arg("measured").arg("--").args(command).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
+    let output = lab.output().await.context("start lab measured")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = said.lines().rev().take(3).collect();
+        bail!("{}", last.into_iter().rev().collect::<Vec<_>>().join(" / "));
+    }
+    serde_json::from_slice(&output.stdout).context("read what lab measured said")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_successful_command_has_a_cost_and_a_failed_one_is_an_error() {
+        let sh = |script: &str| ["sh", "-c", script].map(str::to_owned);
+        let cost = measured(&sh("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")).await.unwrap();
+        assert!(cost.user_s > 0.001 && cost.peak_kib > 100 && cost.wall_s >= cost.user_s * 0.5, "{cost:?}");
+        assert!(measured(&sh("exit 3")).await.is_err());
+        assert!(measured(&["/no/such/program".to_owned()]).await.is_err());
+    }
 }

@@ -29,7 +29,7 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
+use super::bench_site::{ServedSites, Server, SitePlan, addresses};
 use super::line::{Line, median};
 use crate::machine::{peak_memory, processor_s};
 

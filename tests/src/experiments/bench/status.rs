@@ -14,8 +14,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Endpoint;
 
-use super::leases::bench_scheduler::{BenchScheduler, authorized};
-use super::leases::seed;
+use super::bench_scheduler::{self, BenchScheduler, authorized};
 use super::line::Line;
 use crate::machine::{family_processor_s, load_average, processor_s};
 
@@ -45,7 +44,7 @@ const MOST_VIEWERS_PERCENT: f64 = 5.0;
 
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut bench = BenchScheduler::start(AGENTS).await?;
-    seed::assigned(&bench.pool, SITES).await?;
+    bench_scheduler::seed_assigned(&bench.pool, SITES).await?;
     measure(&bench.pool).await?;
     let (mut process, url) = bench.serve().await?;
     let channel = Endpoint::from_shared(url.clone())?.connect().await?;

@@ -19,12 +19,10 @@ use landfall_scheduler::simulate::{Draw, Matrix};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use self::lies::{Lie, LyingFleet};
+use super::accuracy::{PLANETLAB, SEATTLE, matrix};
 use super::line::Line;
-use super::matrices::{PLANETLAB, SEATTLE, matrix};
+use super::lying_agents::{Lie, LyingFleet};
 use crate::evidence::figures::float as count;
-
-mod lies;
 
 const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;

@@ -16,8 +16,7 @@ use landfall_scheduler::model::{Rtt, Strategy};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::batch::{Batch, BatchResult};
-use super::growth::BodyArrival;
+use super::batch::{Batch, BatchResult, BodyArrival};
 use super::simulated_scheduler::{CrawlStats, Fleet};
 use crate::evidence::figures::float;
 use crate::world::response_delays;
@@ -341,8 +340,7 @@ pub(super) mod tests {
     use landfall_scheduler::strategy::Candidate;
 
     use super::*;
-    use crate::experiments::sweep::layout_measurements::agent_id;
-    use crate::experiments::sweep::survey::Survey;
+    use crate::experiments::sweep::survey::{Survey, agent_id};
     use crate::world::scenario::{AgentNode, Link, SiteNode};
     use crate::world::site_pages::{SiteRequest, WebRules};
 

@@ -7,19 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context;
-use landfall_scheduler::model::seed;
-use landfall_scheduler::model::{Rtt, Strategy};
+use landfall_scheduler::model::{Rtt, Strategy, seed};
 use landfall_scheduler::strategy::learned::CrawlObservation;
 use landfall_scheduler::strategy::load::balance::{self, MovableTask};
 use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
 
-use super::layout_measurements::{agent_id, agent_index};
-use super::survey::{self, Survey};
-use partial_crawl::PartialCrawl;
-
-mod partial_crawl;
-mod stragglers;
+use super::survey::{self, Survey, agent_id, agent_index};
 
 /// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls
 /// and from the fleet's mean duration, which counts as much as `PRIOR_CRAWLS` further crawls.
@@ -37,44 +31,44 @@ const MOVES: usize = 200;
 
 /// The scheduler's data about an agent.
 #[derive(Debug, Clone, Default)]
-struct AgentState {
+pub(super) struct AgentState {
     /// Assigned sites without a lease. Leases are granted in ascending order of the sites.
-    waiting: BTreeSet<usize>,
-    leased: u32,
+    pub(super) waiting: BTreeSet<usize>,
+    pub(super) leased: u32,
     /// The durations of the newest crawls.
     took: VecDeque<Duration>,
     stats: VecDeque<CrawlStats>,
-    crawls: BTreeSet<usize>,
+    pub(super) crawls: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
 pub struct Fleet<'a> {
-    strategy: Strategy,
-    slots: u32,
+    pub(super) strategy: Strategy,
+    pub(super) slots: u32,
     /// The task number of the first site. The other sites have consecutive numbers.
     first_task: u64,
-    agents: Vec<AgentState>,
+    pub(super) agents: Vec<AgentState>,
     /// The candidates of each site, without the agents' current load.
-    known: Vec<Cow<'a, [Candidate]>>,
+    pub(super) known: Vec<Cow<'a, [Candidate]>>,
     /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
     /// Sites that wait until `plan` assigns them.
-    pool: BTreeSet<usize>,
+    pub(super) pool: BTreeSet<usize>,
     /// The sites that are being confirmed, each with the time when its confirmation ends.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
     /// The planned duration of the crawl of each site.
-    expected: BTreeMap<usize, Duration>,
-    since: BTreeMap<usize, Duration>,
+    pub(super) expected: BTreeMap<usize, Duration>,
+    pub(super) since: BTreeMap<usize, Duration>,
     /// The history of an earlier crawl of the same sites; `None` if there was no earlier crawl.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
     /// The agent that crawled each site, and the statistics of the crawl.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
     /// The agent that is to continue the crawl of each preempted site.
-    preempted: BTreeMap<usize, usize>,
-    partial: BTreeMap<usize, PartialCrawl>,
+    pub(super) preempted: BTreeMap<usize, usize>,
+    pub(super) partial: BTreeMap<usize, PartialCrawl>,
 }
 
 /// The history of a crawl of all sites, for a later crawl of the same sites.
@@ -226,7 +220,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// The expected work of a site, and whether its size is known.
-    fn work_of(&self, site: usize) -> (Work, bool) {
+    pub(super) fn work_of(&self, site: usize) -> (Work, bool) {
         let former = self.before.and_then(|before| before.sites.get(&site));
         (self.work(former.map(|(_, stats)| stats.size).or_else(|| self.usual())), former.is_some())
     }
@@ -244,7 +238,7 @@ impl<'a> Fleet<'a> {
         Some((pages, stats.iter().map(|stats| stats.size.1).sum::<u64>() / u64::from(count)))
     }
 
-    fn speed(&self, state: &AgentState) -> Speed {
+    pub(super) fn speed(&self, state: &AgentState) -> Speed {
         let crawl = |stats: &CrawlStats| Crawl {
             work: self.work(Some(stats.size)),
             rtt: stats.rtt,
@@ -388,6 +382,14 @@ fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> 
 
 fn listed(candidate: &Candidate) -> RecordedCandidate {
     RecordedCandidate { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
+}
+
+/// The progress of a preempted crawl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PartialCrawl {
+    pub(super) from: usize,
+    /// Number of fetched pages.
+    pub(super) pages: u32,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use landfall_lab::evidence::figures::float;
 use landfall_lab::experiments::paper::lab_cells::{SurveyedCluster, System};
-use landfall_lab::experiments::sweep::LayoutSimulation;
+use landfall_lab::experiments::sweep::run::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 

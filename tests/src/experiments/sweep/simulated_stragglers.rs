@@ -8,9 +8,8 @@ use landfall_scheduler::model::{AgentId, Strategy};
 use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::schedule::preemption::{self, UnderWay};
 
-use super::super::layout_measurements::{agent_id, agent_index};
-use super::Fleet;
-use super::partial_crawl::PartialCrawl;
+use super::simulated_scheduler::{Fleet, PartialCrawl};
+use super::survey::{agent_id, agent_index};
 
 /// Maximum duration of a crawl.
 const AT_MOST: Duration = Duration::from_secs(3600);

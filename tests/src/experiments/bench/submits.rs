@@ -14,9 +14,10 @@ use sqlx::{Executor as _, PgPool};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tonic::transport::Channel;
+use v1::submit_request::Part;
 
-use super::super::line::{Line, median};
 use super::bench_scheduler::{BenchScheduler, authorized};
+use super::line::{Line, median};
 use crate::cluster::Binaries;
 use crate::machine::load_average;
 
@@ -32,7 +33,7 @@ const MOST_SECONDS: f64 = 3.0;
 const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
-pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load_average()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
@@ -151,7 +152,6 @@ pub(super) async fn submit(
     batch: &str,
     count: usize,
 ) -> anyhow::Result<()> {
-    use v1::submit_request::Part;
     let message = |part: Part| v1::SubmitRequest { part: Some(part) };
     let names: Vec<String> = (0..count).map(|site| format!("h{site}.{batch}.test")).collect();
     let chunks: Vec<Part> = names

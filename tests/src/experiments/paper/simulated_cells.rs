@@ -9,9 +9,10 @@ use landfall_scheduler::model::Strategy;
 use super::lab_cells::{FinishedCell, LabResult, System};
 use crate::evidence::figures::float;
 use crate::experiments::sweep::batch::BatchResult;
-use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
+use crate::experiments::sweep::results;
+use crate::experiments::sweep::run::LayoutSimulation;
 use crate::experiments::sweep::settings::{Cell, LayoutData, Settings};
-use crate::experiments::sweep::{LayoutSimulation, grid};
+use crate::experiments::sweep::survey::LayoutMeasurements;
 
 /// Number of simulations per cell. A cell is simulated several times, because random packet losses
 /// change the result by a few per cent.
@@ -91,7 +92,7 @@ impl<'a> Simulator<'a> {
         let run = |draw| simulation.simulate(cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
         let middle = |of: &dyn Fn(&BatchResult) -> f64| {
-            grid::median(result.iter().map(of).collect()).context("a cell is simulated at least once")
+            results::median(result.iter().map(of).collect()).context("a cell is simulated at least once")
         };
         Ok(Some(SimulatedMedians {
             mb_per_min: middle(&|result| result.growth(share).mb_per_min)?,
@@ -116,7 +117,7 @@ pub(super) fn agreement(finished: &[FinishedCell], ratios: &[Option<SimulationRa
     sound.for_each(|(one, ratios)| by_strategy.entry(&one.cell.strategy).or_default().push(ratios));
     let line = |(strategy, all): (&&str, &Vec<SimulationRatios>)| {
         let agree = all.iter().filter(|one| one.agrees()).count();
-        let median = |of: fn(&SimulationRatios) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
+        let median = |of: fn(&SimulationRatios) -> f64| results::median(all.iter().map(of).collect()).unwrap_or(0.0);
         format!(
             "{strategy}: simulated / lab, medians of {} cells: throughput {:.3}, makespan {:.3}; throughput within {:.0} % in {agree}",
             all.len(),
@@ -132,8 +133,8 @@ pub(super) fn agreement(finished: &[FinishedCell], ratios: &[Option<SimulationRa
 mod tests {
     use std::path::Path;
 
-    use super::super::lab_cells::tests::finished;
     use super::*;
+    use crate::experiments::paper::lab_cells::tests::finished;
     use crate::experiments::sweep::settings::EXPERIMENTS;
 
     #[test]

@@ -1,22 +1,24 @@
 //! Measures the speed of the plain tier: of placing hosts, finding the nearest agents of a million
-//! sites, fitting a map, and electing landmarks.
+//! sites, fitting a map, and electing landmarks; and the speed of the refined tier: of electing
+//! landmarks, fitting a map, and predicting the round trip from every agent to a site.
 //!
 //! Times of single-threaded work are processor time of one thread, so that other work on the
 //! machine has little effect. Two solvers place the same hosts on the same map, and take turns.
 //! Figures are medians of several repetitions, except those of the search for the nearest agents.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use landfall_scheduler::gnp::{self, Embedding, Placement, Solver};
+use landfall_scheduler::gnp::{self, Embedding, Placement, Refined, RefinedSwitches, Solver, elect_held_out};
 use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Rtt};
 use landfall_scheduler::simulate::Draw;
 use nix::time::{ClockId, clock_gettime};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::accuracy::{PLANETLAB, matrix};
 use super::line::{Line, median};
-use super::matrices::{PLANETLAB, matrix};
 
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
@@ -35,7 +37,7 @@ const SITES: usize = 1_000_000;
 /// The landmarks' measurements of one host.
 type HostMeasurements = Vec<(AgentId, Rtt)>;
 
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+pub(super) fn speed() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;
     let (fitting, map) = fit(&draw)?;
@@ -135,4 +137,33 @@ pub(super) fn processor_time() -> anyhow::Result<Duration> {
 /// The processor time of this thread since `began`, in seconds.
 pub(super) fn spent(began: Duration) -> anyhow::Result<f64> {
     Ok((processor_time()? - began).as_secs_f64())
+}
+
+const REFINED_ROUNDS: usize = 5;
+
+pub(super) fn refined() -> anyhow::Result<Vec<Line>> {
+    let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
+    let draw = Draw::new(&matrix, AGENTS, SEED)?;
+    let (mesh, nominees) = (draw.mesh(), draw.nominees());
+    let (mut making, mut rates) = (Vec::new(), Vec::new());
+    for _ in 0..REFINED_ROUNDS {
+        let began = processor_time()?;
+        let elected = elect_held_out(&mesh, &nominees, LANDMARKS, SEED).context("elect")?;
+        let landmarks: Vec<AgentId> = elected.into_iter().map(|elected| elected.agent).collect();
+        let map = Refined::new(&mesh, &landmarks, &RefinedSwitches::default(), SEED).context("make the map")?;
+        making.push(spent(began)?);
+        let sites: Vec<Vec<(AgentId, Rtt)>> = (0..draw.sites()).map(|site| draw.measured(site, &landmarks)).collect();
+        let began = processor_time()?;
+        for site in &sites {
+            let posterior = map.locate(site)?;
+            for &agent in map.agents() {
+                black_box(posterior.predict(agent));
+            }
+        }
+        rates.push(f64::from(u32::try_from(sites.len())?) / spent(began)?);
+    }
+    Ok(vec![
+        Line::at_most("elect by held-out agents and make the map of 30 agents, one core, s", median(making), 2.0),
+        Line::at_least("refined: hosts/s on one core, each against 30 agents", median(rates), 2_000.0),
+    ])
 }

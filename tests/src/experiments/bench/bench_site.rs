@@ -140,38 +140,38 @@ pub struct ServedSites {
 }
 
 impl ServedSites {
-    pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
+    pub(super) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
-    pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
+    pub(super) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
 }
 
-pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item = Ipv4Addr> {
+pub(super) fn addresses(sites: u8) -> impl Iterator<Item = Ipv4Addr> {
     let [a, b, c, first] = FIRST.octets();
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::experiments::bench) struct RequestCounts {
+pub(super) struct RequestCounts {
     /// Number of different requested pages.
-    pub(in crate::experiments::bench) pages: u64,
+    pub(super) pages: u64,
     /// Number of all requests, including those for robots.txt and for missing pages.
-    pub(in crate::experiments::bench) requests: u64,
+    pub(super) requests: u64,
 }
 
-pub(in crate::experiments::bench) struct Server {
+pub(super) struct Server {
     /// The URL of the first site's start page.
-    pub(in crate::experiments::bench) url: String,
+    pub(super) url: String,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
     _child: Child,
 }
 
 impl Server {
-    pub(in crate::experiments::bench) async fn start(served: &ServedSites) -> anyhow::Result<Self> {
+    pub(super) async fn start(served: &ServedSites) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let mut command = Command::new(own);
         let ServedSites { plan, sites, late_ms } = served;
@@ -186,12 +186,12 @@ impl Server {
     }
 
     /// The counts since the last reset.
-    pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
+    pub(super) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
     /// Resets the counts, and returns their previous values.
-    pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
+    pub(super) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
 
