@@ -3,7 +3,7 @@
 
 pub mod addresses;
 pub mod beacons_and_names;
-pub mod emulated_network;
+mod emulated_network;
 pub mod from_matrix;
 pub mod odd_sites;
 pub mod response_delays;
@@ -13,4 +13,4 @@ pub mod site_servers;
 pub mod timer;
 pub mod tun;
 
-pub use self::emulated_network::{Grade, World};
+pub use self::emulated_network::{Grade, World, too_busy};

@@ -18,9 +18,9 @@ use crate::evidence::batch_record::BatchRecord;
 use crate::evidence::check::{self, Evidence, RunKind};
 use crate::evidence::figures::Figures;
 use crate::machine::CpuTime;
-use crate::world::emulated_network::too_busy;
 use crate::world::scenario::{Layout, PAPER, Scenario};
 use crate::world::site_servers::Access;
+use crate::world::too_busy;
 use crate::world::{Grade, World};
 
 /// Number of slots of each agent.

@@ -6,7 +6,6 @@
 //! of these cells with real agents, and compares its results with the simulation's results.
 
 pub mod batch;
-pub mod finished_cells;
 pub mod list_scheduler;
 pub mod results;
 pub mod run;
@@ -15,5 +14,6 @@ pub mod simulated_crawls;
 pub mod simulated_scheduler;
 mod simulated_stragglers;
 pub mod survey;
+pub mod targets;
 
 pub use self::run::{SweepArgs, sweep};

@@ -23,8 +23,8 @@ use crate::experiments::sweep::settings::{Cell, LandmarkPlace, LayoutData, Point
 use crate::experiments::sweep::survey::LayoutMeasurements;
 use crate::machine::CpuTime;
 use crate::world::World;
-use crate::world::emulated_network::too_busy;
 use crate::world::scenario::AgentNode;
+use crate::world::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";

@@ -13,10 +13,10 @@ use super::simulated_cells::{SimulatedMedians, SimulationRatios, Simulator, agre
 use super::tables::{self, Tables};
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
-use crate::experiments::sweep::finished_cells::{self, CellStore};
-use crate::experiments::sweep::results::{self, LEAST_SHARE_IN_LAB, Row};
+use crate::experiments::sweep::results::{self, CellStore, Row};
 use crate::experiments::sweep::run::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
+use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 
 /// Number of seeds of Tables 1 and 2 with `--quick`.
 const QUICK_TABLE_SEEDS: u64 = 2;
@@ -243,9 +243,9 @@ fn print(
     let rows: Vec<Row> = finished.iter().map(FinishedCell::row).collect();
     let (figure2, figure3) = (figure2(&finished), figure3(&finished, settings.base));
     let groups = results::groups(&rows);
-    let mut verdict = results::verdict(&groups, LEAST_SHARE_IN_LAB);
+    let mut verdict = targets::verdict(&groups, LEAST_SHARE_IN_LAB);
     verdict.extend(agreement(&finished, &ratios));
-    let file = finished_cells::default_file(args.folder(), "report.html")?;
+    let file = results::default_file(args.folder(), "report.html")?;
     let page = figures_and_page::page(&figures_and_page::Page {
         base: settings.base,
         finished: &finished,

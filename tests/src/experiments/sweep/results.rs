@@ -1,8 +1,19 @@
-//! The results of all cells: one row per cell, medians over seeds, and ratios to the strategy
-//! `random`; the names of the methods that crawl a cell; and the targets of `lab sweep` and `lab
-//! paper`, with sentences that compare the results with them. This module does no I/O.
+//! The results of cells: one row per cell, medians over seeds, and ratios to the strategy `random`;
+//! the names of the methods that crawl a cell; and a file with one line of JSON per finished cell,
+//! so that an interrupted run can continue.
+//!
+//! Each line of the file has a key, which is a digest of the settings and the programs. A run uses
+//! only lines with its own key. All other lines remain in the file.
 
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{File, OpenOptions};
+use std::hash::{Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 use landfall_scheduler::model::Strategy;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Cell, Point};
@@ -161,144 +172,85 @@ impl Method {
     }
 }
 
-/// Minimum throughput of `earliest-finish` in every cell of `lab sweep`, as a fraction of the
-/// throughput of the best other strategy.
-pub const LEAST_SHARE_SIMULATED: f64 = 0.97;
-/// Minimum throughput of `earliest-finish` in every cell of `lab paper`, as a fraction of the
-/// throughput of the best other strategy.
-pub const LEAST_SHARE_IN_LAB: f64 = 0.90;
-/// Targets for the ratio of the throughput of a strategy to that of `random`, in cells that do not
-/// limit the requests per second. The targets are the values in the paper.
-const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
-/// The strategy that is tested.
-const OURS: &str = "earliest-finish";
-/// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to Top-3's growth.
-/// `AGAIN_MAKESPAN` is the maximum ratio of the makespan of its second crawl of the sites, when the
-/// sizes are known, to Top-3's makespan. `LIST_MAKESPAN` is the maximum ratio of the same makespan
-/// to the list scheduler's makespan.
-const GROWTH: f64 = 1.15;
-const AGAIN_MAKESPAN: f64 = 0.80;
-const LIST_MAKESPAN: f64 = 1.15;
-/// Maximum coefficient of variation of the busy times of agents.
-const VARIATION: f64 = 0.25;
-const BALANCED: &str = "gnp-balanced";
-const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
+#[derive(Debug)]
+pub struct CellStore<T, C = Cell> {
+    file: PathBuf,
+    out: File,
+    key: String,
+    cells: Vec<(C, T)>,
+}
 
-/// Sentences that compare the results with the targets. `least` is the minimum throughput of the
-/// tested strategy, as a fraction of the throughput of the best other strategy.
-pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
-    let mut lines = Vec::new();
-    for layout in layouts(groups) {
-        let unthrottled: Vec<&Group> = groups.iter().filter(|group| group.is_of(layout, true)).collect();
-        for (strategy, target) in TARGETS {
-            let ratios: Vec<f64> = unthrottled.iter().filter_map(|group| group.growth_ratio(strategy)).collect();
-            let (count, middle) = (ratios.len(), median(ratios));
-            let Some(middle) = middle else { continue };
-            let verdict = met_or_missed(middle >= target);
-            lines.push(format!(
-                "{layout}: {strategy} / random, median of {count} unthrottled cells: {middle:.3}; target >= {target:.3}: {verdict}"
-            ));
+#[derive(Serialize, Deserialize)]
+struct Line<C, T> {
+    key: String,
+    cell: C,
+    result: T,
+}
+
+impl<T, C> CellStore<T, C>
+where
+    T: Clone + Serialize + DeserializeOwned,
+    C: PartialEq + Serialize + DeserializeOwned,
+{
+    /// Opens or creates a file, and reads the cells whose lines have the key `key`.
+    pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         }
-    }
-    lines.extend(ours(groups));
-    lines.extend(evenness(groups));
-    let shares: Vec<(f64, &Group)> = groups.iter().filter_map(|group| Some((share(group)?, group))).collect();
-    if let Some((worst, group)) = shares.iter().min_by(|one, other| one.0.total_cmp(&other.0)) {
-        let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
-        lines.push(format!(
-            "{OURS} / the best of {}: least in {} cells {worst:.3} ({} loss x{loss}, {page_kb} KB, {per_site_rps} requests/s, \
-             {access_mbit} Mbit/s); target >= {least:.2}: {}",
-            OTHERS.join(", "),
-            shares.len(),
-            group.layout,
-            met_or_missed(*worst >= least)
-        ));
-    }
-    lines
-}
-
-/// A comparison: the name of the figure, the tested strategy, the other strategy, the function that
-/// computes the figure, and the target.
-type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
-
-/// Sentences that compare the tested strategy with Top-3 and the list scheduler, by layout and
-/// request rate. Each sentence states the median ratio over the cells, and the ratio in the worst
-/// cell.
-fn ours(groups: &[Group]) -> Vec<String> {
-    let growth = |one: &StrategyMedians| one.mb_per_min;
-    let makespan = |one: &StrategyMedians| one.makespan_s;
-    let figures: [Comparison; 4] = [
-        ("growth", OURS, "gnp-top3", growth, GROWTH),
-        ("makespan", OURS, "gnp-top3", makespan, 1.0),
-        ("makespan", AGAIN, "gnp-top3", makespan, AGAIN_MAKESPAN),
-        ("makespan", AGAIN, LIST, makespan, LIST_MAKESPAN),
-    ];
-    let mut lines = Vec::new();
-    for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
-        for (what, ours, other, figure, target) in figures {
-            // If the request rate is limited, this limit determines the growth, so all strategies
-            // have the same growth.
-            if what == "growth" && !unthrottled {
-                continue;
-            }
-            for layout in layouts(groups) {
-                let here = groups.iter().filter(|group| group.is_of(layout, unthrottled));
-                let ratio = |group: &Group| Some(figure(group.of(ours)?) / figure(group.of(other)?));
-                let ratios: Vec<f64> = here.filter_map(ratio).collect();
-                let worst = if what == "growth" { f64::min } else { f64::max };
-                let Some((worst, middle)) = ratios.iter().copied().reduce(worst).zip(median(ratios.clone())) else {
-                    continue;
-                };
-                let (sign, met) = if what == "growth" { (">=", middle >= target) } else { ("<=", middle <= target) };
-                lines.push(format!(
-                    "{layout}, {pace}: {what}, {ours} / {other}, median of {} cells: {middle:.3}, worst {worst:.3}; target {sign} {target:.2}: {}",
-                    ratios.len(),
-                    met_or_missed(met)
-                ));
-            }
+        let read = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
+        };
+        // Truncated lines, and lines of an older format, are skipped.
+        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<C, T>>(line).ok());
+        let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
+        let mut out = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .with_context(|| format!("open {}", file.display()))?;
+        if !read.is_empty() && !read.ends_with('\n') {
+            out.write_all(b"\n").with_context(|| format!("write {}", file.display()))?;
         }
+        Ok(Self { file: file.to_owned(), out, key: key.to_owned(), cells })
     }
-    lines
-}
 
-/// Sentences that state the coefficient of variation of the busy times of agents. There is one
-/// sentence per layout and request rate, with the medians over the cells.
-fn evenness(groups: &[Group]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
-        for layout in layouts(groups) {
-            let here: Vec<&Group> = groups.iter().filter(|group| group.is_of(layout, unthrottled)).collect();
-            let of =
-                |strategy: &str| median(here.iter().filter_map(|group| group.of(strategy)?.busy_variation).collect());
-            let others = OTHERS.iter().chain(&[BALANCED, AGAIN, LIST]);
-            let others: Vec<String> = others.filter_map(|name| Some(format!("{name} {:.2}", of(name)?))).collect();
-            let Some(ours) = of(OURS) else { continue };
-            lines.push(format!(
-                "{layout}, {pace}: busy times' coefficient of variation, {OURS}: {ours:.2}; target <= {VARIATION:.2}: {}; {}",
-                met_or_missed(ours <= VARIATION),
-                others.join(", ")
-            ));
-        }
+    pub fn file(&self) -> &Path {
+        &self.file
     }
-    lines
+
+    /// The result of a cell; `None` if the cell is not finished.
+    pub fn find(&self, cell: &C) -> Option<&T> {
+        self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
+    }
+
+    pub fn add(&mut self, cell: C, result: T) -> anyhow::Result<()> {
+        let line = Line { key: self.key.clone(), cell, result };
+        let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;
+        text.push('\n');
+        self.out.write_all(text.as_bytes()).with_context(|| format!("write {}", self.file.display()))?;
+        self.cells.push((line.cell, line.result));
+        Ok(())
+    }
 }
 
-/// The throughput of the tested strategy, as a fraction of the throughput of the best other
-/// strategy.
-fn share(group: &Group) -> Option<f64> {
-    let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
-    Some(group.of(OURS)?.mb_per_min / best)
+/// Computes the key, a digest of the settings and of the files of the programs.
+pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    settings.hash(&mut hasher);
+    for program in programs {
+        std::fs::read(program).with_context(|| format!("read {}", program.display()))?.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The layouts, in the order of their first appearance.
-fn layouts(groups: &[Group]) -> Vec<&str> {
-    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
-    layouts.dedup();
-    layouts
-}
-
-fn met_or_missed(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
+/// The path of a file in the folder `folder`, which is next to the folder with the lab's
+/// executable.
+pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let target = own.ancestors().nth(2).context("find the target directory")?;
+    Ok(target.join(folder).join(name))
 }
 
 #[cfg(test)]
@@ -345,64 +297,48 @@ pub(super) mod tests {
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
     }
 
-    #[test]
-    fn the_medians_of_valid_rows_are_compared_with_the_papers_ratios() {
-        let verdict = verdict(&groups(&some_void()), 0.9);
-        assert_eq!(verdict, ["paper: gnp-top3 / random, median of 1 unthrottled cells: 2.000; target >= 1.361: met"]);
+    fn cell(seed: u64) -> Cell {
+        let point = Settings::committed().unwrap().base;
+        Cell { layout: "paper".to_owned(), point, strategy: "random".to_owned(), seed }
     }
 
     #[test]
-    fn our_strategy_is_compared_with_the_best_other_one_in_each_cell() {
-        let rows =
-            [row("random", 1, 100.0, false), row("gnp-top3", 1, 80.0, false), row("earliest-finish", 1, 89.0, false)];
-        let lines = verdict(&groups(&rows), 0.9);
-        let last = lines.last().unwrap();
-        assert!(last.contains("least in 1 cells 0.890") && last.ends_with("MISSED"), "{lines:?}");
+    fn finished_cells_are_found_only_under_the_same_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sweep/cells.jsonl");
+        let mut store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!(store.find(&cell(1)), None);
+        store.add(cell(1), 198.8).unwrap();
+        assert_eq!(store.find(&cell(1)), Some(&198.8));
+        drop(store);
+        assert_eq!(CellStore::<f64>::open(&file, "b").unwrap().find(&cell(1)), None);
+        let store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!((store.find(&cell(1)), store.find(&cell(2))), (Some(&198.8), None));
     }
 
     #[test]
-    fn our_strategy_is_compared_with_top_3_and_the_list_scheduler() {
-        let rows = [
-            row("gnp-top3", 1, 100.0, false),
-            row("earliest-finish", 1, 120.0, false),
-            row(AGAIN, 1, 125.0, false),
-            row(LIST, 1, 150.0, false),
-        ];
-        let lines = verdict(&groups(&rows), 0.9);
-        let expected = [
-            "growth, earliest-finish / gnp-top3, median of 1 cells: 1.200, worst 1.200; target >= 1.15: met",
-            "makespan, earliest-finish / gnp-top3, median of 1 cells: 0.833, worst 0.833; target <= 1.00: met",
-            "makespan, earliest-finish, again / gnp-top3, median of 1 cells: 0.800, worst 0.800; target <= 0.80: met",
-            "makespan, earliest-finish, again / list, all known, median of 1 cells: 1.200, worst 1.200; target <= 1.15: MISSED",
-        ];
-        for expected in expected {
-            assert!(lines.contains(&format!("paper, unthrottled: {expected}")), "{expected}: {lines:#?}");
-        }
+    fn a_truncated_line_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cells.jsonl");
+        CellStore::<f64>::open(&file, "a").unwrap().add(cell(1), 1.0).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{text}{}", &text[..text.len() / 2])).unwrap();
+        let mut store = CellStore::<f64>::open(&file, "a").unwrap();
+        store.add(cell(2), 2.0).unwrap();
+        let store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!((store.find(&cell(1)), store.find(&cell(2))), (Some(&1.0), Some(&2.0)));
     }
 
     #[test]
-    fn the_variation_of_busy_times_is_listed_for_every_strategy() {
-        let busy = |strategy: &str, seed: u64, variation: f64| Row {
-            busy_variation: Some(variation),
-            ..row(strategy, seed, 100.0, false)
-        };
-        let rows = [
-            busy(OURS, 1, 0.10),
-            busy(OURS, 2, 0.20),
-            busy(OURS, 3, 0.90),
-            busy("random", 1, 0.26),
-            row("gnp-top1", 1, 100.0, false),
-            busy(LIST, 1, 0.05),
-        ];
-        let lines = verdict(&groups(&rows), 0.9);
-        let expected = "paper, unthrottled: busy times' coefficient of variation, earliest-finish: 0.20; target <= 0.25: met; \
-                    random 0.26, list, all known 0.05";
-        assert!(lines.iter().any(|line| line == expected), "{lines:#?}");
-        let missed = verdict(&groups(&[busy(OURS, 1, 0.26)]), 0.9);
-        assert!(missed.iter().any(|line| line.contains("<= 0.25: MISSED")), "{missed:#?}");
-        assert!(
-            !lines.iter().any(|line| line.contains("throttled: busy") && !line.contains("unthrottled")),
-            "{lines:#?}"
-        );
+    fn a_key_depends_on_the_settings_and_the_programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, b"one").unwrap();
+        let one = key("x", &[&program]).unwrap();
+        assert_eq!(one, key("x", &[&program]).unwrap());
+        assert_ne!(one, key("y", &[&program]).unwrap());
+        std::fs::write(&program, b"two").unwrap();
+        assert_ne!(one, key("x", &[&program]).unwrap());
+        assert!(key("x", &[Path::new("/nowhere/lab")]).is_err());
     }
 }

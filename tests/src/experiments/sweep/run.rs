@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, BatchResult, variation};
-use super::finished_cells::{self, CellStore};
-use super::results::{self, LEAST_SHARE_SIMULATED, Method, Row, methods};
+use super::results::{self, CellStore, Method, Row, methods};
 use super::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use super::survey::{LayoutMeasurements, Survey};
+use super::targets::{self, LEAST_SHARE_SIMULATED};
 use super::{list_scheduler, simulated_crawls};
 use crate::evidence::figures::float;
 use crate::world::scenario::Scenario;
@@ -68,11 +68,11 @@ impl RunArgs {
         C: PartialEq + Serialize + DeserializeOwned,
     {
         let own = std::env::current_exe().context("find the lab's own executable")?;
-        let file = self.resume.clone().map_or_else(|| finished_cells::default_file(folder, "cells.jsonl"), Ok)?;
+        let file = self.resume.clone().map_or_else(|| results::default_file(folder, "cells.jsonl"), Ok)?;
         if self.fresh && file.exists() {
             std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
-        CellStore::open(&file, &finished_cells::key(settings, &[&[own.as_path()], programs].concat())?)
+        CellStore::open(&file, &results::key(settings, &[&[own.as_path()], programs].concat())?)
     }
 }
 
@@ -331,6 +331,6 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
     let groups = results::groups(rows);
     let names: Vec<String> = methods(strategies).into_iter().map(Method::name).collect();
     println!("Medians over seeds; in brackets the ratio to random's.\n{}", results::table(&groups, &names));
-    results::verdict(&groups, LEAST_SHARE_SIMULATED).iter().for_each(|line| println!("{line}"));
+    targets::verdict(&groups, LEAST_SHARE_SIMULATED).iter().for_each(|line| println!("{line}"));
     Ok(())
 }
