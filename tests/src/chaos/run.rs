@@ -232,7 +232,7 @@ async fn await_end(
 }
 
 /// Number of tasks that have ended.
-pub(super) fn ended(recorder: &Recorder) -> usize {
+fn ended(recorder: &Recorder) -> usize {
     let tasks = recorder.history.tasks.iter();
     tasks.filter(|task| matches!(task.state.as_str(), "done" | "failed" | "cancelled")).count()
 }

@@ -28,7 +28,7 @@ pub(super) struct RunOutcome<'a> {
 
 /// The printed text, and the values that determine the exit code.
 pub(super) struct Verdict {
-    pub(super) text: String,
+    text: String,
     /// Number of failed checks.
     pub(super) broken: usize,
     /// Whether every target is met and the times are reliable, as `--strict` requires.

@@ -356,7 +356,7 @@ fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// About five tick values from 0 to `most`, in steps of 1, 2 or 5 times a power of ten.
-pub(super) fn ticks(most: f64) -> Vec<f64> {
+fn ticks(most: f64) -> Vec<f64> {
     let rough = (most / 5.0).max(1e-9);
     let decade = 10_f64.powf(rough.log10().floor());
     let step =
@@ -370,7 +370,7 @@ pub(super) fn ticks(most: f64) -> Vec<f64> {
 
 /// Formats a number: with one decimal place if it is below 10 and not whole, and otherwise with
 /// none.
-pub(super) fn label(value: f64) -> String {
+fn label(value: f64) -> String {
     if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 

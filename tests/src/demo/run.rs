@@ -154,7 +154,7 @@ pub struct DemoArgs {
     pub(super) matrix: Option<PathBuf>,
     /// A layout other than the paper's (TOML)
     #[arg(long, value_name = "FILE")]
-    pub(super) scenario: Option<PathBuf>,
+    scenario: Option<PathBuf>,
     /// How the network is emulated: rootless, or tun, which needs root
     #[arg(long, value_enum, default_value_t = Grade::Rootless)]
     pub(super) grade: Grade,
@@ -176,20 +176,20 @@ pub struct DemoArgs {
     pub(super) landmarks: u16,
     /// Dimensions of the map [default: min(8, landmarks - 1)]
     #[arg(long, value_name = "N")]
-    pub(super) dims: Option<u16>,
+    dims: Option<u16>,
     /// Also print the operator's own reports, every check and every target
     #[arg(long)]
     verbose: bool,
     /// At the end, keep everything running until Ctrl-C, so that you can look at the dashboard
     #[arg(long)]
-    pub(super) keep: bool,
+    keep: bool,
     /// Fail when a target is missed, or when this computer is too busy for its times to be trusted
     #[arg(long)]
     pub(super) strict: bool,
 }
 
 impl DemoArgs {
-    pub(super) fn validate(&self) -> anyhow::Result<()> {
+    fn validate(&self) -> anyhow::Result<()> {
         ensure!(self.landmarks >= 3, "--landmarks must be 3 or more, but is {}", self.landmarks);
         if let Some(dims) = self.dims {
             let most = self.landmarks - 1;
@@ -202,7 +202,7 @@ impl DemoArgs {
         Ok(())
     }
 
-    pub(super) fn scenario(&self) -> anyhow::Result<Scenario> {
+    fn scenario(&self) -> anyhow::Result<Scenario> {
         let (agents, sites) = (self.agents.map(usize::from), self.sites.map(usize::from));
         if let Some(file) = &self.matrix {
             let matrix = Matrix::read(file)?;
@@ -230,7 +230,7 @@ const BATCH: &str = "demo";
 /// lab owns the sites.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Maximum number of links from the start page to a crawled page.
-pub(super) const MAX_DEPTH: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 /// Minimum number of agents for electing landmarks. In a smaller fleet, the demo elects no
 /// landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
@@ -293,7 +293,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The input of the checks, without the database's record of the batch. `with` adds this record,
 /// and returns an [`Evidence`].
-pub(super) struct CheckInput {
+struct CheckInput {
     pub(super) sites: Vec<String>,
     agents: Vec<String>,
     log: Vec<Access>,
@@ -304,7 +304,7 @@ fn check_input(cluster: &Cluster) -> CheckInput {
 }
 
 impl CheckInput {
-    pub(super) fn with<'a>(&'a self, record: &'a BatchRecord, cluster: &'a Cluster) -> Evidence<'a> {
+    fn with<'a>(&'a self, record: &'a BatchRecord, cluster: &'a Cluster) -> Evidence<'a> {
         Evidence {
             record,
             sites: &self.sites,

@@ -242,7 +242,7 @@ async fn serve_tcp(mut stream: TcpStream, hosts: &Hosts) -> anyhow::Result<()> {
 }
 
 /// The answer to a query; `None` if the query is invalid.
-pub(crate) fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
+fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let mut reply = Message::response(question.metadata.id, question.metadata.op_code);
     reply.metadata.recursion_desired = question.metadata.recursion_desired;

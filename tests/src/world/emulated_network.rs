@@ -33,8 +33,8 @@ pub struct World {
     beacon_port: u16,
     /// `None` in the tun grade.
     reserved: Option<ReservedLane>,
-    pub(super) network: Option<Network>,
-    pub(super) began: Option<CpuTime>,
+    network: Option<Network>,
+    began: Option<CpuTime>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }

@@ -33,7 +33,7 @@ const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 const BACKLOG: u32 = 1024;
 /// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets cubic
 /// explicitly, because some hosts use bbr by default, which hardly reacts to loss.
-pub(crate) const CONGESTION_CONTROL: &str = "cubic";
+const CONGESTION_CONTROL: &str = "cubic";
 
 /// A body whose parts are sent at the times that the WAN schedules.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;

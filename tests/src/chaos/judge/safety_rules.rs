@@ -94,7 +94,7 @@ pub fn safety(history: &History) -> Vec<Violation> {
     violations
 }
 
-pub(super) fn lost(history: &History) -> Vec<Violation> {
+fn lost(history: &History) -> Vec<Violation> {
     let known: BTreeSet<&str> = history.tasks.iter().map(|task| task.site.as_str()).collect();
     let missing = history.acknowledged.iter().filter(|site| !known.contains(site.as_str()));
     missing
@@ -188,7 +188,7 @@ struct SiteActivity<'a> {
 
 /// A violation for every agent that sent more than [`IN_FLIGHT`] requests to a site after the agent
 /// with the next lease had begun its crawl.
-pub(super) fn overlap(history: &History) -> Vec<Violation> {
+fn overlap(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();
     for event in history.events.iter().filter(|event| event.is("lease", "granted")) {
@@ -308,7 +308,7 @@ fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
 }
 
 /// Checks that the database contains the grants and acknowledgements that agents received.
-pub(super) fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
+fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
     for notices in &history.notices {

@@ -107,7 +107,7 @@ fn client(data_dir: &Path) -> anyhow::Result<ClientFile> {
 }
 
 /// Enrols agents, and returns their credentials.
-pub(super) async fn seed_agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
+async fn seed_agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
         let wanted = AgentRequest {

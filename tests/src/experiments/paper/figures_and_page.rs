@@ -143,17 +143,17 @@ fn compared(figure: f64, ratio: Option<f64>) -> String {
 }
 
 /// The values of the paper's Figure 2, in megabytes per minute.
-pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
+const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
 /// The values of the paper's Figure 3, for one site that was drawn at random, in megabytes per
 /// minute.
-pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
+const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
 /// The medians of a strategy over a layout's cells that do not limit the requests per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
-    pub(super) mb_per_min: f64,
-    pub(super) makespan_s: f64,
+    mb_per_min: f64,
+    makespan_s: f64,
 }
 
 /// The throughput, by layout and strategy.
@@ -182,10 +182,10 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
     /// Megabytes per minute, by strategy. Each list contains one value for each site of each seed.
-    pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
-    pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
+    mb_per_min: BTreeMap<String, Vec<f64>>,
+    quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Quantiles of the ratio of Top-3's rate to random's rate, over all sites.
-    pub(super) ratio: BTreeMap<&'static str, f64>,
+    ratio: BTreeMap<&'static str, f64>,
 }
 
 /// The download rates of single sites, by layout.

@@ -51,7 +51,7 @@ pub(super) struct AccuracyRow {
     pub(super) tier: Tier,
     /// Number of dimensions of the map; `None` for the refined tier, which averages over maps with
     /// different numbers of dimensions.
-    pub(super) dims: Option<usize>,
+    dims: Option<usize>,
     pub(super) landmarks: usize,
     /// Accuracy without the worst 30 % of predictions; null if there are no predictions.
     pub(super) without_worst_30: Option<f64>,

@@ -169,7 +169,7 @@ pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::
     // file.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
-        write_all()?;
+        write_kernel_settings()?;
         let device = DeviceBuilder::new().name(NAME).enable(false).build_sync().context("make a TUN device")?;
         device.set_nonblocking(true).context("make the TUN device answer at once")?;
         ip(&commands(&addresses))?;
@@ -209,7 +209,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
 
 /// Settings in every namespace, as paths below /proc/sys/net. A setting that the kernel does not
 /// have is skipped.
-const SETTINGS: [(&str, &str); 6] = [
+const KERNEL_SETTINGS: [(&str, &str); 6] = [
     // Scenarios have no IPv6. With IPv6, the router would have to carry packets of neighbour
     // discovery.
     ("ipv6/conf/all/disable_ipv6", "1"),
@@ -228,11 +228,11 @@ const SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// Writes the settings of the calling thread's namespace.
-pub(super) fn write_all() -> anyhow::Result<()> {
-    SETTINGS.iter().try_for_each(|(setting, value)| write(setting, value))
+fn write_kernel_settings() -> anyhow::Result<()> {
+    KERNEL_SETTINGS.iter().try_for_each(|(setting, value)| write_setting(setting, value))
 }
 
-fn write(setting: &str, value: &str) -> anyhow::Result<()> {
+fn write_setting(setting: &str, value: &str) -> anyhow::Result<()> {
     let file = Path::new("/proc/sys/net").join(setting);
     match fs::write(&file, value) {
         // A kernel without IPv6 does not have the settings of IPv6.

@@ -268,9 +268,9 @@ impl Ord for QueuedPacket {
 #[derive(Debug)]
 struct DuePacket {
     /// The index of the device that delivers the packet.
-    pub(super) device: usize,
-    pub(super) due: Instant,
-    pub(super) packet: Vec<u8>,
+    device: usize,
+    due: Instant,
+    packet: Vec<u8>,
 }
 
 impl Switch {
@@ -299,7 +299,7 @@ impl Switch {
     }
 
     /// Accepts a packet that came from `device`.
-    pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
+    fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
         let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
         if path.sender.is_some_and(|agent| self.cuts.of(agent).is_some_and(CutDirection::loses_from)) {
             return count(&self.traffic.cut);
