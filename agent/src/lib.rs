@@ -3,17 +3,15 @@
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
 //! `crawl` crawls sites, `warc` stores fetched pages, and `disk` stores the state that must survive
 //! a restart. `session` communicates with the scheduler and starts measurements and crawls.
-//! `metrics` counts events for Prometheus. `run` starts all of these, and the beacon
-//! (`beacon_and_metrics_server`), at which other agents measure their round trip to this agent.
-//! `cli` reads the command line. `clock` and `free_space` read the machine's clocks and disks.
+//! `metrics` counts events for Prometheus. `run` starts all of these, and the beacon, at
+//! which other agents measure their round trip to this agent. `cli` reads the command line.
+//! `machine` reads the machine's clocks and disks.
 
-mod beacon_and_metrics_server;
 pub mod cli;
-mod clock;
 pub mod config;
 pub mod crawl;
 mod disk;
-mod free_space;
+mod machine;
 mod metrics;
 pub mod net;
 pub mod probe;

@@ -16,8 +16,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use landfall_proto::metrics::{self, MetricsText, label};
 
 use crate::VERSION;
-use crate::clock;
-use crate::free_space::DiskSpace;
+use crate::machine::clock;
+use crate::machine::free_space::DiskSpace;
 
 pub(crate) const PATH: &str = "/metrics";
 /// Maximum number of values of a label.

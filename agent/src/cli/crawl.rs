@@ -18,10 +18,10 @@ use super::exit::stop_on_signals;
 use super::policy::{CrawlSettings, PolicyArgs};
 use super::request::RequestArgs;
 use crate::cli::exit::{Code, exit_error};
-use crate::clock;
 use crate::config::StoreConfig;
 use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, Outcome, OutcomeKind};
 use crate::disk::crawl_files::one_off_file;
+use crate::machine::clock;
 use crate::warc::Store;
 
 /// What to crawl, and how far.

@@ -19,11 +19,12 @@ use tonic::{Code, Request};
 
 use super::exit;
 use super::run::RunArgs;
+
 use crate::config::{Config, ExecConfig, SchedulerUrl, program};
+use crate::machine::{clock as clocks, free_space};
 use crate::net::dns::DnsError;
 use crate::session::bearer;
 use crate::session::opening::{self, endpoint};
-use crate::{clock as clocks, free_space};
 
 /// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -354,7 +355,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::beacon_and_metrics_server::{Listener, beacon_reply};
+    use crate::run::beacon_and_metrics_server::{Listener, beacon_reply};
     use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
 
     fn config(scheduler: &str, folder: &Path) -> Config {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::fetch::failure_cause::Trouble;
 use super::frontier::CrawlTotals;
 use super::politeness::path_patterns::PathFilter;
-use crate::clock;
+use crate::machine::clock;
 use crate::net::origin::Origin;
 
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ use super::politeness::robots_fetch::RulesError;
 use super::politeness::robots_rules::{RobotsCache, rules_of};
 use super::politeness::{Politeness, PolitenessState};
 use super::walk::Walk;
-use crate::clock;
+use crate::machine::clock;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 use crate::probe::measure_host::settle;

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use landfall_proto::v1::{HeldLease, OutcomeReport};
 
-use crate::clock;
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
+use crate::machine::clock;
 
 /// The folder is locked because two agents that shared it would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
@@ -400,7 +400,7 @@ mod tests {
         for (name, age) in [("1-1", 30), ("2-7", 10), ("3-1", 20), ("notes", 40), ("4-1-old", 40)] {
             let folder = root.path().join(name);
             fs::create_dir(&folder).unwrap();
-            let changed = crate::clock::wall() - std::time::Duration::from_secs(age);
+            let changed = crate::machine::clock::wall() - std::time::Duration::from_secs(age);
             File::open(&folder).unwrap().set_modified(changed).unwrap();
         }
         fs::write(root.path().join("5-1"), "a file").unwrap();

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::crawl_files::LeaseKey;
 use super::folder::{self, FolderPurpose, blocking};
 use crate::disk::folder::FolderError;
-use crate::free_space::LimitedDisk;
+use crate::machine::free_space::LimitedDisk;
 
 #[derive(Debug)]
 pub struct Outbox {

@@ -18,8 +18,8 @@ use super::opening::{SessionEnd, refused_or_broken};
 use super::outgoing::OutgoingQueue;
 use super::permits_and_events::WorkEvent;
 use super::work::Work;
-use crate::clock::BootTime;
 use crate::disk::crawl_files::LeaseKey;
+use crate::machine::clock::BootTime;
 use crate::metrics::{METRICS, MessageDirection};
 
 pub(super) struct ActiveSession {

@@ -9,8 +9,8 @@ use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
 use super::convert::duration;
-use crate::clock::BootTime;
 use crate::crawl::SchedulerSilence;
+use crate::machine::clock::BootTime;
 
 /// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::crawl::ExternalCrawler;
 use crate::disk::outbox::Outbox;
-use crate::free_space::{DiskSpace, FullestDisk, LimitedDisk};
+use crate::machine::free_space::{DiskSpace, FullestDisk, LimitedDisk};
 use crate::warc::Store;
 
 /// The disks of the outbox, of the store, and of the external crawler's output.

@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::convert::{self, GrantedLease};
 use super::permits_and_events::{self, WorkEvent};
 use super::work::{RunningCrawl, Work};
-use crate::clock;
 use crate::crawl::{
     self, AddressPermits, CrawlEnd, CrawlSnapshot, CrawlStorage, ExternalCrawl, ExternalCrawler, Job, Outcome,
     OutcomeKind, RobotsCache,
 };
 use crate::disk::crawl_files::{CrawlFiles, LeaseKey};
 use crate::disk::outbox::OutcomeWriter;
+use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 use crate::net::request_context::RequestContext;
 use crate::warc::Store;

@@ -14,7 +14,7 @@ use super::active_session::ActiveSession;
 use super::opening::{AgentReplaced, Schedulers, SessionConfig, SessionEnd, connect};
 use super::permits_and_events::WorkEvent;
 use super::work::Work;
-use crate::clock::BootTime;
+use crate::machine::clock::BootTime;
 use crate::metrics::METRICS;
 
 /// Runs sessions until the agent is stopped. Fails if another machine was enrolled under the same

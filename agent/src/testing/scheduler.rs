@@ -161,7 +161,7 @@ impl AgentService for TestService {
         let message = "the guard refuses 198.18.0.5".to_owned();
         Ok(Response::new(CheckResponse {
             name: "harbin-cernet".to_owned(),
-            now: Some(crate::clock::wall().into()),
+            now: Some(crate::machine::clock::wall().into()),
             contact_url: "https://example.org/bot".to_owned(),
             reached_by: 1,
             tried_by: 2,

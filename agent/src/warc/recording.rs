@@ -23,8 +23,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use url::Position;
 
-use crate::clock;
 use crate::disk::folder::blocking;
+use crate::machine::clock;
 
 #[derive(Debug, Clone, Copy)]
 enum RecordingState {

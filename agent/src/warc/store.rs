@@ -22,7 +22,7 @@ use super::recording::{AnsweredRequest, Body, CrawlIdentity, EndedExchanges, Exc
 use super::warc_file::VolumeSeries;
 use crate::config::StoreConfig;
 use crate::disk::folder::{FolderError, blocking};
-use crate::free_space::{FreeSpaceLimit, free_bytes};
+use crate::machine::free_space::{FreeSpaceLimit, free_bytes};
 
 /// Maximum number of responses that wait for the writer, each with at most 256 KiB in memory.
 /// Crawls wait while the queue is full.

@@ -15,7 +15,7 @@ use rand::rngs::ChaCha8Rng;
 
 use super::recording::Exchange;
 use super::records::{self, Gzip, RecordPosition, ResponseLine, date, new_id, stamp};
-use crate::clock;
+use crate::machine::clock;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::{self, Ending, ExternalCrawl, Started, Target, judge, without_run};
 use super::output_log::{OutputLog, copy_output};
 use super::processes::{Guardian, ProcessGroup};
-use crate::clock;
 use crate::config::{ExecConfig, program};
 use crate::crawl::budget::Budget;
 use crate::crawl::fetch::Timeouts;
@@ -28,7 +27,8 @@ use crate::crawl::site_crawl::find_origin;
 use crate::crawl::{Job, Policy};
 use crate::disk::crawl_files::LeaseFolders;
 use crate::disk::folder::blocking;
-use crate::free_space::LimitedDisk;
+use crate::machine::clock;
+use crate::machine::free_space::LimitedDisk;
 use crate::net::origin::Origin;
 
 /// Minimum time between a crawler's crash and the return of its lease. The delay keeps a faulty

@@ -17,7 +17,7 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use super::pauses::{CircuitBreaker, ErrorWindow, LONGEST_PAUSE, Pause, Refusals, ResponseKind, WINDOW_PAUSE};
-use crate::clock::BootTime;
+use crate::machine::clock::BootTime;
 
 /// The state that survives a restart: the numbers of refusals and errors, and the current pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

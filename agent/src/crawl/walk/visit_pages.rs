@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::clock;
 use crate::crawl::budget::{Budget, Ledger, Policy, Stopwatch, unix_ms};
 use crate::crawl::fetch::Fetcher;
 use crate::crawl::fetch::failure_cause::Trouble;
@@ -19,6 +18,7 @@ use crate::crawl::outcome::{Blocker, WalkEnd, is_worth_handing_back};
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots_fetch::RulesError;
 use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, rules_of};
+use crate::machine::clock;
 
 /// Crawls a site whose robots.txt has been read.
 pub(in crate::crawl) struct Walk<'a> {
