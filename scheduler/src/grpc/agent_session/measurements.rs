@@ -1,17 +1,18 @@
-//! Records an agent's reports of measurements, after validating them, and wakes the jobs that use
-//! them.
+//! The orders to measure sites and beacons, and an agent's reports of measurements, which are
+//! validated, recorded, and announced to the jobs that use them.
 
 use std::time::Duration;
 
 use landfall_proto::v1;
 use tonic::Status;
 
-use super::message_fields::{clip, rtt};
-use super::session_state::Session;
-use crate::grpc::operator::convert::plain;
+use super::session::{Session, clip, respond, rtt};
+use crate::config::{ConfirmConfig, MeasureConfig};
+use crate::grpc::operator::convert::{duration, plain};
 use crate::model::OrderId;
 use crate::store;
 use crate::store::measurements::failures::Failure;
+use crate::store::measurements::orders::{Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementReport, ReportContent};
 
 /// Maximum age of a measurement that a prober reuses for another site.
@@ -102,6 +103,39 @@ fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
 
 fn failure(failure: v1::MeasurementFailure) -> Failure {
     Failure { cause: failure.reason().into(), said: clip(failure.message) }
+}
+
+/// The order to measure a site or a beacon.
+pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &ConfirmConfig) -> v1::SessionResponse {
+    let common = v1::MeasureOrder {
+        order_id: order.id.get(),
+        timeout: Some(duration(config.sample_timeout)),
+        metric: v1::DistanceMetric::from(config.metric).into(),
+        ..v1::MeasureOrder::default()
+    };
+    let order = match order.target {
+        OrderTarget::Site { id, name, origin, locked, may_share } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
+                site_id: id.get(),
+                name,
+                origin: origin.unwrap_or_default(),
+            })),
+            samples: if order.confirming { confirm.samples } else { config.site_samples },
+            interval: Some(duration(config.site_interval)),
+            least_samples: Some(config.site_least_samples),
+            share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
+            resolve_only: locked.is_none(),
+            address: locked.map(|address| address.to_string()).unwrap_or_default(),
+            ..common
+        },
+        OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url })),
+            samples: config.mesh_samples,
+            interval: Some(duration(config.mesh_interval)),
+            ..common
+        },
+    };
+    respond(v1::session_response::Message::Measure(order))
 }
 
 #[cfg(test)]

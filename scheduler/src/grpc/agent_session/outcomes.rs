@@ -2,51 +2,17 @@
 //! acknowledges each outcome after the commit. Afterwards the session sends the leases that the
 //! same transaction granted.
 
-use futures_util::FutureExt as _;
 use landfall_proto::v1;
-use landfall_proto::v1::session_request::Message;
-use tokio_stream::StreamExt as _;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
-use super::message_fields::{clip, lease_key, respond, rtt};
-use super::outcome_commits::{self, FILLED_AT_ONCE, HOSTS_PER_ROW, OutcomeBatch, RecordedOutcome};
-use super::session_state::Session;
+use super::group_commit::{self, FILLED_AT_ONCE, OutcomeBatch, RecordedOutcome};
+use super::session::{Session, clip, lease_key, respond, rtt};
 use crate::grpc::operator::convert::{moment, plain};
 use crate::model::site_name::SiteName;
 use crate::model::{Blocker, Budget, CrawlEnding, LeaseToken, MAX_HOSTS, ReasonKind, TaskId};
 use crate::store::agents::refusals::Refusal;
 use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{FreeSlots, Grant};
-
-/// Maximum number of outcomes from one stream that are recorded at once. The maximum is high enough
-/// to share the cost of the commit, and low enough for a transaction that takes only tens of
-/// milliseconds.
-const MOST_AT_ONCE: usize = 512;
-
-/// Adds the outcomes that have already arrived to `reports`, beginning with `request`. Returns the
-/// next message if it is of another kind, or the error that broke the stream.
-pub(super) fn gather(
-    request: v1::SessionRequest,
-    inbound: &mut Streaming<v1::SessionRequest>,
-    reports: &mut Vec<v1::OutcomeReport>,
-) -> Option<Result<v1::SessionRequest, Status>> {
-    let (mut next, mut rows) = (Some(Ok(request)), 0);
-    loop {
-        match next {
-            Some(Ok(v1::SessionRequest { message: Some(Message::Outcome(report)) })) => {
-                rows += 1 + report.hosts.len() / HOSTS_PER_ROW;
-                reports.push(report);
-            }
-            other => return other,
-        }
-        if rows >= MOST_AT_ONCE {
-            return None;
-        }
-        // Stops if no message has arrived or the stream has ended. The end of the stream is not
-        // lost, because the next read of the stream returns it again.
-        next = inbound.next().now_or_never()?;
-    }
-}
 
 impl Session {
     pub(super) async fn record_outcomes(&mut self, reports: Vec<v1::OutcomeReport>) -> Result<(), Status> {
@@ -67,7 +33,7 @@ impl Session {
         let free = if wrong.is_none() { self.fillable() } else { None };
         let recording = OutcomeBatch { agent: self.agent, reports: converted, free };
         let RecordedOutcome { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
-        self.free = self.free.saturating_add(outcome_commits::freed(&answers));
+        self.free = self.free.saturating_add(group_commit::freed(&answers));
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
             // Tasks on hold wait for the address of an ended crawl. The assignment job is woken at
