@@ -5,18 +5,10 @@
 
 mod agent_session;
 pub(crate) mod auth;
-pub(crate) mod capacity_plan;
 mod errors;
-mod first_bytes;
-mod gate;
-mod identity;
-pub(crate) mod landmark_choice;
 pub(crate) mod operator;
-mod operator_token;
-mod plan_request;
 mod server;
-pub mod tls_handshakes;
-pub(crate) mod wrong_tokens;
 
-pub use identity::Identity;
+pub use operator::settings::Identity;
+pub use server::over_tls;
 pub(crate) use server::{Desks, serve};

@@ -56,7 +56,7 @@ pub struct Scheduler {
     pub disk: Option<machine::disk::DiskWatch>,
     /// Estimates of the remaining time of batches.
     pub estimates: Arc<grpc::operator::Estimates>,
-    pub wrong_tokens: Arc<grpc::wrong_tokens::WrongTokens>,
+    pub wrong_tokens: Arc<grpc::auth::WrongTokens>,
 }
 
 impl Scheduler {

@@ -7,9 +7,12 @@ use std::io;
 
 use tonic::{Code, Status};
 
+use super::auth::AuthError;
+use super::operator::capacity_plan::PlanError;
+use super::operator::convert::InvalidField;
+use super::operator::landmarks::ChoiceError;
+use super::operator::named::{Ambiguous, Unknown};
 use crate::capacity::CapacityError;
-use crate::grpc::capacity_plan::PlanError;
-use crate::grpc::landmark_choice::ChoiceError;
 use crate::store;
 use crate::store::agents::drains::DrainError;
 use crate::store::agents::enrolments::{CreateError, RedeemError, RevokeError};
@@ -17,10 +20,6 @@ use crate::store::agents::sessions::{EndCause, OpenError};
 use crate::store::batches::cancel_and_retry::ChangeError;
 use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
-
-use super::auth::AuthError;
-use super::operator::convert::InvalidField;
-use super::operator::named::{Ambiguous, Unknown};
 
 /// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
 /// otherwise `Internal`.

@@ -1,37 +1,51 @@
-//! Serves gRPC and the dashboard's pages on one port, until the scheduler shuts down.
+//! Serves gRPC and the dashboard's pages on one port, until the scheduler shuts down: makes TLS
+//! handshakes, closes connections that do not begin a request in time, and passes each request
+//! through the gate, which refuses requests that the caller may not make.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use axum::Router;
-use futures_util::{FutureExt, TryStreamExt as _};
-use landfall_proto::v1::agent_service_server::AgentServiceServer;
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt as _};
+use landfall_proto::v1::agent_service_server::{self, AgentServiceServer};
 use landfall_proto::v1::{
-    agent_service_server, embedding_service_server, event_service_server, fleet_service_server, report_service_server,
-    site_service_server, status_service_server,
+    embedding_service_server, event_service_server, fleet_service_server, report_service_server, site_service_server,
+    status_service_server,
 };
-use tokio::net::TcpListener;
+use rustls::ServerConfig;
+use sqlx::PgPool;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
 use tonic_health::ServingStatus;
+use tower::Service;
 use tower::layer::layer_fn;
 
 use super::agent_session::{AgentDesk, MAX_AGENT_MESSAGE};
-use super::first_bytes::FirstBytes;
-use super::gate::Gate;
-use super::identity::Identity;
+use super::auth::{self, AllowedCallers, WrongTokens, peer};
+use super::errors;
 use super::operator::embeddings::EmbeddingDesk;
 use super::operator::events::EventDesk;
-use super::operator::fleet::FleetDesk;
 use super::operator::reports::ReportDesk;
-use super::operator::sites::SiteDesk;
+use super::operator::services::{FleetDesk, SiteDesk};
+use super::operator::settings::Identity;
 use super::operator::status::StatusDesk;
-use super::tls_handshakes::over_tls;
 use crate::Scheduler;
+use crate::store;
 
 /// A connection is considered dead if the peer does not respond within the interval plus the
 /// time-out.
@@ -137,4 +151,222 @@ pub(crate) async fn serve(
         tracing::warn!("some sessions did not end in time");
     }
     Ok(())
+}
+
+/// The gate, with the server to which it passes requests.
+#[derive(Debug, Clone)]
+struct Gate<S> {
+    within: S,
+    scheduler: Scheduler,
+}
+
+impl<S> Gate<S> {
+    pub(super) const fn new(within: S, scheduler: Scheduler) -> Self {
+        Self { within, scheduler }
+    }
+}
+
+impl<S, B> Service<Request<B>> for Gate<S>
+where
+    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.within.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // `poll_ready` was called on the inner service, but not on its clone. Therefore the inner
+        // service serves this request, and the clone replaces it in the gate.
+        let unready = self.within.clone();
+        let mut within = std::mem::replace(&mut self.within, unready);
+        if auth::is_page(request.uri().path()) {
+            // The dashboard checks its requests itself, and answers refused requests with pages.
+            return Box::pin(async move { within.call(request).await });
+        }
+        let Scheduler { pool, wakes, wrong_tokens, .. } = self.scheduler.clone();
+        Box::pin(async move {
+            let answering = async {
+                let (mut parts, body) = request.into_parts();
+                match admit(&pool, &wrong_tokens, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
+                    Ok(()) => within.call(Request::from_parts(parts, body)).await,
+                    Err(refused) => Ok(refused.into_http()),
+                }
+            };
+            let answered = wakes.database.while_it_answers(answering).await;
+            answered.unwrap_or_else(|| Ok(errors::away().into_http()))
+        })
+    }
+}
+
+/// Checks the caller of an rpc, and stores the caller in the request's extensions.
+async fn admit(
+    pool: &PgPool,
+    wrong_tokens: &WrongTokens,
+    path: &str,
+    headers: &HeaderMap,
+    extensions: &mut Extensions,
+) -> Result<(), Status> {
+    let callers = AllowedCallers::of(path);
+    if callers == AllowedCallers::Anybody {
+        return Ok(());
+    }
+    // The secret is parsed before any query, so that unauthenticated callers cause no database
+    // work.
+    let presented = auth::presented(headers)?;
+    if callers == AllowedCallers::Operator {
+        let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+        match known {
+            Ok(operator) => drop(extensions.insert(operator)),
+            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(extensions)).await),
+        }
+    } else {
+        let mut conn = store::acquire(pool).await?;
+        let credential = auth::Credential(presented);
+        let holder = credential.agent(&mut conn).await?;
+        extensions.insert(auth::Agent { holder, credential });
+    }
+    Ok(())
+}
+
+/// Maximum time from the opening of the connection, or from the end of the TLS handshake, until the
+/// preface is complete.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1.1 request is shorter, because each
+/// contains a `Host` header.
+const PREFACE: usize = 24;
+
+/// A connection with a time limit for its first bytes.
+#[derive(Debug)]
+struct FirstBytes<S> {
+    stream: S,
+    /// The time limit, and the number of bytes read so far; `None` when enough bytes have arrived.
+    begins: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl<S> FirstBytes<S> {
+    pub(super) fn of(stream: S) -> Self {
+        Self::within(stream, PATIENCE)
+    }
+
+    fn within(stream: S, patience: Duration) -> Self {
+        Self { stream, begins: Some((Box::pin(sleep(patience)), 0)) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for FirstBytes<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { stream, begins } = &mut *self;
+        let before = buffer.filled().len();
+        let read = Pin::new(stream).poll_read(context, buffer);
+        if let Some((limit, arrived)) = begins {
+            *arrived += buffer.filled().len() - before;
+            if *arrived >= PREFACE {
+                *begins = None;
+            } else if read.is_pending() {
+                ready!(limit.as_mut().poll(context));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FirstBytes<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+impl<S: Connected> Connected for FirstBytes<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+/// Maximum number of concurrent handshakes; further connections wait in the kernel's queue.
+const HANDSHAKES: usize = 1024;
+/// Maximum duration of one handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The connections from `accepted` that complete a TLS handshake. Other connections are dropped.
+/// The listener's errors are passed on.
+pub fn over_tls(
+    accepted: impl Stream<Item = io::Result<TcpStream>>,
+    config: Arc<ServerConfig>,
+) -> impl Stream<Item = io::Result<TlsStream<TcpStream>>> {
+    let acceptor = TlsAcceptor::from(config);
+    let shaken = accepted.map(move |accepted| {
+        let acceptor = acceptor.clone();
+        tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
+    });
+    // If a handshake's async task was dropped or panicked, only that connection is lost.
+    shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
+}
+
+/// Returns `None` if the handshake failed.
+async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn half_a_preface_ends_the_connection_and_a_slow_body_does_not() {
+        const SHORT: Duration = Duration::from_millis(50);
+        let (mut client, server) = duplex(64);
+        let mut server = FirstBytes::within(server, SHORT);
+        client.write_all(b"PRI * HTTP/2.0").await.unwrap();
+        assert_eq!(server.read_to_end(&mut Vec::new()).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+
+        let (mut client, server) = duplex(64);
+        let mut server = FirstBytes::within(server, SHORT);
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut buffer = [0; 64];
+        assert!(server.read(&mut buffer).await.unwrap() >= PREFACE);
+        assert!(tokio::time::timeout(4 * SHORT, server.read(&mut buffer)).await.is_err(), "it goes on");
+    }
 }

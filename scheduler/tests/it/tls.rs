@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use landfall_scheduler::app::tls::{self, DOMAIN, Leaf};
-use landfall_scheduler::grpc::tls_handshakes::over_tls;
+use landfall_scheduler::grpc::over_tls;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::app::doctor::State;
     use crate::app::tls;
-    use crate::grpc::tls_handshakes::over_tls;
+    use crate::grpc::over_tls;
 
     fn day(text: &str) -> DateTime<Utc> {
         format!("{text}T12:00:00Z").parse().unwrap()

@@ -8,18 +8,16 @@ use landfall_proto::v1;
 use sqlx::PgConnection;
 use tonic::Status;
 
+use super::agents::tags;
+use super::convert::{InvalidField, Places, agent_name, bounded, count, line, timestamp};
+use super::named;
+use super::settings::Identity;
 use crate::Scheduler;
-use crate::grpc::identity::Identity;
 use crate::model::geo::{Position, PositionError};
 use crate::model::naming;
 use crate::store::agents::enrolments::{self, AgentRequest, CreateError, Enrolment, Name, RevokeError, State, Token};
 use crate::store::names::Noun;
 use crate::store::{self, settings};
-
-use super::agent_tags::tags;
-use super::convert::filters::Places;
-use super::convert::{InvalidField, agent_name, bounded, count, line, timestamp};
-use super::named;
 
 /// Maximum number of agents enrolled at once. The number is limited because all results are sent in
 /// one message.

@@ -10,15 +10,14 @@ use landfall_proto::v1::event_service_server::{EventService, EventServiceServer}
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use super::convert::{InvalidField, Places, TimeRange, timestamp};
+use super::named;
+use crate::Scheduler;
+use crate::grpc::errors;
 use crate::model::site_name::SiteName;
 use crate::model::{Incarnation, LeaseToken, SessionId};
+use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, KINDS, Page};
-use crate::{Scheduler, store};
-
-use super::convert::filters::{Places, TimeRange};
-use super::convert::{InvalidField, timestamp};
-use super::named;
-use crate::grpc::errors;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 64 << 10;

@@ -7,15 +7,13 @@
 use sqlx::PgConnection;
 use tonic::Status;
 
+use super::convert::{Places, whole};
 use crate::model::site_name::SiteName;
 use crate::model::{AgentId, similar_names};
 use crate::store::agents::{self, Agent, enrolments};
 use crate::store::batches::{self, Batch};
 use crate::store::names::{self, MOST_BEGINNINGS, Noun};
 use crate::store::sites::{self, Site};
-
-use super::convert::filters::Places;
-use super::convert::whole;
 
 /// Maximum number of names listed if a prefix is ambiguous.
 const LISTED: usize = 10;

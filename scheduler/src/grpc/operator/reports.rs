@@ -1,6 +1,7 @@
 //! Implements the operators' gRPC service for reports.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::Stream;
 use landfall_proto::v1;
@@ -8,22 +9,20 @@ use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServ
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
+use super::capacity_plan::{CapacityPlanner, Plan, PlanError, WhatIfRequest};
+use super::convert::{
+    InvalidField, Places, TimeRange, duration, first, globe_position, reasons, rtt, timestamp, whole,
+};
+use super::{assignments_and_hosts, named, throughput};
 use crate::Scheduler;
-use crate::grpc::capacity_plan::{CapacityPlanner, PlanError};
-use crate::grpc::plan_request::WhatIfRequest;
+use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::accuracy::{self, AccuracyRow};
 use crate::store::reports::failures::{self, FailureRow};
-use crate::store::reports::hosts::{self, HostRow};
 use crate::store::reports::{self, AgentRow, Groups};
 use crate::strategy::LoadLevel;
-
-use super::convert::filters::{Places, TimeRange, reasons};
-use super::convert::{InvalidField, rtt, timestamp};
-use super::paging::{first, messages};
-use super::{assignments, named, throughput};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -52,27 +51,15 @@ impl ReportService for ReportDesk {
         &self,
         request: Request<v1::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
-        let rows = assignments::rows(self.scheduler.clone(), request.into_inner()).await?;
+        let rows = assignments_and_hosts::assignments(self.scheduler.clone(), request.into_inner()).await?;
         Ok(Response::new(Box::pin(rows)))
     }
 
     type HostsStream = Pin<Box<dyn Stream<Item = Result<v1::HostRow, Status>> + Send>>;
 
     async fn hosts(&self, request: Request<v1::HostsRequest>) -> Result<Response<Self::HostsStream>, Status> {
-        let request = request.into_inner();
-        let time = TimeRange::new(request.since, request.until)?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let wanted = hosts::HostFilter {
-            batch: named::batch(&mut conn, &request.batch).await?.id,
-            min_sites: request.min_sites,
-            unlisted: request.unlisted,
-            since: time.since,
-            until: time.until,
-        };
-        drop(conn);
-        let pages = hosts::HostPages::new(wanted);
-        let message = |row, more| v1::HostRow { more, ..v1::HostRow::from(row) };
-        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), pages, request.limit, message))))
+        let rows = assignments_and_hosts::hosts(self.scheduler.clone(), request.into_inner()).await?;
+        Ok(Response::new(Box::pin(rows)))
     }
 
     async fn agents(
@@ -192,13 +179,6 @@ impl From<AccuracyRow> for v1::AccuracyRow {
     }
 }
 
-impl From<HostRow> for v1::HostRow {
-    fn from(row: HostRow) -> Self {
-        let HostRow { host, sites, example, found_at, listed } = row;
-        Self { host, sites, example, found_at: Some(timestamp(found_at)), listed, more: 0 }
-    }
-}
-
 impl From<FailureRow> for v1::FailureRow {
     fn from(row: FailureRow) -> Self {
         Self {
@@ -236,4 +216,82 @@ impl From<AgentRow> for v1::AgentRow {
             mean_rtt: rtt(row.mean_rtt),
         }
     }
+}
+
+impl From<Plan> for v1::PlanResponse {
+    fn from(plan: Plan) -> Self {
+        let suggestions = plan.suggested.iter().flat_map(|suggested| &suggested.picks).zip(plan.picked);
+        let suggestions = suggestions.map(|(pick, picked)| v1::PlannedSuggestion {
+            near: picked.name,
+            position: picked.position.map(globe_position),
+            gain: Some(millis(pick.gain_ms)),
+            mean: Some(millis(pick.mean_ms)),
+            share: pick.share,
+        });
+        let (before, after) = (&plan.compared.before, &plan.compared.after);
+        let loads = before.loads.iter().zip(&after.loads);
+        Self {
+            epoch: plan.located.epoch.get(),
+            strategy: plan.strategy.to_string(),
+            sites: whole(plan.sites),
+            sites_elsewhere: plan.located.elsewhere,
+            sites_in_several_places: plan.suspects,
+            sites_of_known_size: whole(plan.known),
+            usual_pages: plan.usual.0,
+            usual_bytes: plan.usual.1,
+            before: Some(outlook(before, &plan.agents)),
+            after: Some(outlook(after, &plan.agents)),
+            suggestions: suggestions.collect(),
+            agents: plan
+                .agents
+                .iter()
+                .zip(loads)
+                .map(|(agent, (before, after))| planned(agent, *before, *after))
+                .collect(),
+            left_out: plan
+                .left_out
+                .into_iter()
+                .map(|(name, why)| v1::LeftOutAgent { name, why: why.to_owned() })
+                .collect(),
+            sampled_sites: plan.suggested.as_ref().map_or(0, |suggested| whole(suggested.sample)),
+            tried_places: plan.suggested.as_ref().map_or(0, |suggested| whole(suggested.candidates)),
+        }
+    }
+}
+
+fn outlook(outlook: &FleetPrediction, agents: &[Agent]) -> v1::PlannedOutlook {
+    let busy = agents.iter().zip(&outlook.loads).filter_map(|(agent, load)| Some((load.as_ref()?.busy, agent)));
+    let longest = busy.max_by_key(|(busy, _)| *busy).map(|(_, agent)| agent.name.clone());
+    v1::PlannedOutlook {
+        mean: Some(millis(outlook.mean_ms)),
+        makespan: Some(duration(outlook.makespan)),
+        longest: longest.unwrap_or_default(),
+    }
+}
+
+fn planned(agent: &Agent, before: Option<Load>, after: Option<Load>) -> v1::PlannedAgent {
+    let change = match agent.change {
+        AgentChange::Stays => "stays",
+        AgentChange::Comes => "added",
+        AgentChange::Leaves => "removed",
+    };
+    let load = |load: Load| v1::PlannedLoad {
+        sites: load.sites,
+        share: load.share,
+        work: Some(duration(load.work)),
+        busy: Some(duration(load.busy)),
+    };
+    v1::PlannedAgent {
+        name: agent.name.clone(),
+        city: agent.city.clone(),
+        carrier: agent.carrier.clone(),
+        slots: agent.slots,
+        change: change.to_owned(),
+        before: before.map(load),
+        after: after.map(load),
+    }
+}
+
+fn millis(millis: f64) -> prost_types::Duration {
+    duration(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default())
 }

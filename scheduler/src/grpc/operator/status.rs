@@ -5,17 +5,16 @@ use landfall_proto::v1;
 use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServer};
 use tonic::{Request, Response, Status};
 
+use super::batches::remaining_time::STATUS_PATIENCE;
+use super::convert::{InvalidField, count, duration, timestamp};
+use super::settings::Identity;
 use crate::Scheduler;
-use crate::grpc::identity::Identity;
 use crate::status::{
     Attention, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus,
     Status as SystemStatus, attention,
 };
 use crate::store;
 use crate::store::reports::status;
-
-use super::batches::remaining_time::STATUS_PATIENCE;
-use super::convert::{InvalidField, count, duration, timestamp};
 
 /// Maximum size of a request in bytes. Every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;

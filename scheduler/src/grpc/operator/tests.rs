@@ -18,10 +18,10 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
+use super::settings::Identity;
 use crate::Scheduler;
 use crate::config::{Config, Draws, TermConfig};
-use crate::grpc::identity::Identity;
-use crate::grpc::wrong_tokens::WrongTokens;
+use crate::grpc::auth::WrongTokens;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
 use crate::jobs::leadership::HeldTerms;

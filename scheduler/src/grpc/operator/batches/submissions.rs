@@ -9,9 +9,11 @@ use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use super::list_show_watch::constraints_of;
 use crate::Scheduler;
 use crate::config::Draws;
 use crate::grpc::errors;
+use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK};
 use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
@@ -19,9 +21,6 @@ use crate::model::{CrawlPolicy, Strategy, naming};
 use crate::store::batches::submissions::{self, Submission, SubmissionResult, SubmitError};
 use crate::store::batches::{self, constraints};
 use crate::store::{self, agents};
-
-use super::list_and_show::constraints_of;
-use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK};
 
 /// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 200;

@@ -9,20 +9,70 @@ use std::collections::{BTreeMap, HashSet};
 
 use landfall_proto::v1;
 use sqlx::PgConnection;
+use tonic::Status;
 use url::Url;
 
+use super::convert::{count, duration, rtt};
+use super::named;
+use crate::Scheduler;
 use crate::gnp::{
     self, Coverage, Diversity, ELECTION_SEED, ElectError, Embedding, Explanation, FEWEST_ELECTED, LandmarkWorth, Mesh,
     Nominee,
 };
-use crate::grpc::operator::convert::{count, duration, rtt};
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
 use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ChosenBy, Landmark};
 use crate::store::measurements;
 use crate::store::measurements::reach::{self, ReachFailure, UnreachedAgent};
-use crate::store::settings;
+use crate::store::names::Noun;
+use crate::store::{self, settings};
+
+/// Makes the named agents the landmarks.
+pub(super) async fn set(
+    scheduler: &Scheduler,
+    request: v1::SetLandmarksRequest,
+) -> Result<v1::ListLandmarksResponse, Status> {
+    let dimensions = dimensions(request.dimensions);
+    let mut tx = store::begin(&scheduler.pool).await?;
+    match set_named(&mut tx, &request.names, dimensions).await {
+        Err(ChoiceError::UnknownAgent(name)) => {
+            let unknown = ChoiceError::UnknownAgent(name.clone()).into();
+            return Err(named::inexact(&mut tx, Noun::Agent, &name, unknown).await);
+        }
+        set => set?,
+    }
+    store::commit(tx).await?;
+    changed(scheduler).await
+}
+
+/// Lets an election choose the landmarks, and explains its choice.
+pub(super) async fn elect(
+    scheduler: &Scheduler,
+    request: v1::ElectLandmarksRequest,
+) -> Result<v1::ListLandmarksResponse, Status> {
+    let election = Election::from(request);
+    let peers = scheduler.config.measure.max_mesh_peers;
+    let mut tx = store::begin(&scheduler.pool).await?;
+    hold_election(&mut tx, election.count, election.dimensions, peers).await?;
+    let explained = explain(&mut tx).await?;
+    store::commit(tx).await?;
+    let mut answer = changed(scheduler).await?;
+    answer.explanation = Some(explained.into());
+    Ok(answer)
+}
+
+pub(super) async fn list(scheduler: &Scheduler) -> Result<v1::ListLandmarksResponse, Status> {
+    let mut conn = store::acquire(&scheduler.pool).await?;
+    Ok(listed(&mut conn).await?)
+}
+
+/// Wakes the jobs that use landmarks, and lists the new landmarks.
+async fn changed(scheduler: &Scheduler) -> Result<v1::ListLandmarksResponse, Status> {
+    scheduler.wakes.fit.notify_one();
+    scheduler.wakes.measure.notify_one();
+    list(scheduler).await
+}
 
 /// Why landmarks were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +129,7 @@ fn too_few_beacons(asked: u32, there: usize) -> String {
 }
 
 /// Sets the landmarks by name; an empty list removes all landmarks.
-pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
+async fn set_named(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
     let agents = agents::list(conn).await?;
     let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
     let mut seen = HashSet::new();
@@ -97,7 +147,7 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
 
 /// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the maximum
 /// number of other agents that each agent measures.
-pub async fn elect(
+async fn hold_election(
     conn: &mut PgConnection,
     count: u32,
     dimensions: Option<u32>,
@@ -140,15 +190,15 @@ pub async fn elect(
 
 /// The quality of the current landmarks.
 #[derive(Debug, Clone)]
-pub struct ExplainedLandmarks {
+struct ExplainedLandmarks {
     /// The explanation, computed from the measured round trips between the connected agents.
-    pub explanation: Explanation,
-    pub names: BTreeMap<AgentId, String>,
+    explanation: Explanation,
+    names: BTreeMap<AgentId, String>,
     /// Connected agents that cannot be landmarks because no agent reached them.
-    pub unreached: Vec<UnreachedAgent>,
+    unreached: Vec<UnreachedAgent>,
 }
 
-pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, ChoiceError> {
+async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, ChoiceError> {
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
     let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
@@ -187,7 +237,7 @@ async fn replace(
 }
 
 /// The landmarks, with their states, the dimensions and the embedding that uses them.
-pub(super) async fn list(conn: &mut PgConnection) -> Result<v1::ListLandmarksResponse, crate::store::Error> {
+async fn listed(conn: &mut PgConnection) -> Result<v1::ListLandmarksResponse, crate::store::Error> {
     let landmarks = landmarks::list(conn).await?;
     let requested = settings::dimensions(conn).await?.map(|requested| usize::try_from(requested).unwrap_or(usize::MAX));
     let dimensions = gnp::dimensions_of_fit(landmarks.len(), requested);

@@ -1,21 +1,54 @@
-//! Replaces the operator's token, and limits the time for which the former token stays valid.
+//! Changes what all agents and operators share: the contact URL and the operator's token. The
+//! identity tells agents how to reach and recognise this scheduler.
 
 use std::time::Duration;
 
 use landfall_proto::v1;
 use tonic::Status;
 
+use super::convert::{InvalidField, bounded, timestamp};
 use crate::Scheduler;
 use crate::grpc::errors;
-use crate::grpc::operator::convert::{InvalidField, bounded, timestamp};
 use crate::machine::secret::SecretHash;
+use crate::model::contact_url::ContactUrl;
 use crate::store::{self, settings};
 
 /// Maximum time that the operator's former token stays valid after its replacement.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How agents reach and recognise this scheduler.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The URL to which agents connect: http on loopback, else https.
+    pub scheduler_url: String,
+    /// SHA-256 of the CA certificate, hexadecimal; `None` without TLS.
+    pub ca_fingerprint: Option<String>,
+}
+
+/// Sets the contact URL, which lets measurements begin.
+pub(super) async fn set_contact_url(
+    scheduler: &Scheduler,
+    request: &v1::SetContactUrlRequest,
+) -> Result<v1::SetContactUrlResponse, Status> {
+    let contact_url = contact_url(request)?;
+    let mut conn = store::acquire(&scheduler.pool).await?;
+    settings::set_contact_url(&mut conn, contact_url.as_str()).await?;
+    scheduler.wakes.measure.notify_one();
+    Ok(v1::SetContactUrlResponse {})
+}
+
+pub(super) async fn show_contact_url(scheduler: &Scheduler) -> Result<v1::ShowContactUrlResponse, Status> {
+    let mut conn = store::acquire(&scheduler.pool).await?;
+    let contact_url = settings::contact_url(&mut conn).await?.unwrap_or_default();
+    Ok(v1::ShowContactUrlResponse { contact_url })
+}
+
+fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
+    request.contact_url.parse().map_err(InvalidField::of("contact_url"))
+}
+
 /// Replaces the operator's token, if the caller presented the token in force.
-pub(super) async fn replace(
+pub(super) async fn replace_operator_token(
     scheduler: &Scheduler,
     presented: &SecretHash,
     request: &v1::ReplaceOperatorTokenRequest,
