@@ -2,24 +2,16 @@
 //! gRPC services.
 //!
 //! Handlers call the operators' services in this process, so a page shows the same data as a
-//! command. Every request passes [`access::admit`], which decides who may see a page and who may
-//! change something.
+//! command. Every request passes [`access_and_sign_in::admit`], which decides who may see a page and
+//! who may change something.
 
-mod access;
-mod api;
-mod assets;
-mod elements;
-mod error;
-mod form;
-mod live;
+mod access_and_sign_in;
+mod live_pages;
 mod metrics;
-mod page_cache;
-mod page_frame;
-mod page_name;
+mod page_layout;
+mod page_names_and_cache;
 mod pages;
-mod routes;
-mod sign_in;
-mod state;
+mod routes_and_api;
 
-pub(crate) use routes::router;
-pub(crate) use state::Web;
+pub(crate) use page_names_and_cache::Web;
+pub(crate) use routes_and_api::router;

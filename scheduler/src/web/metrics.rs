@@ -15,8 +15,7 @@ use landfall_proto::metrics::{self, MetricsText, label, words};
 use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusResponse};
 use tokio::sync::Mutex;
 
-use super::elements::float;
-use super::error::PageError;
+use super::page_layout::{PageError, float};
 use crate::grpc::Desks;
 
 /// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.

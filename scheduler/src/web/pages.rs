@@ -1,13 +1,7 @@
 //! The pages of the dashboard. Each page is drawn from the answers of the operators' services.
 
-mod agent;
-mod batches;
-pub(super) mod buttons;
-mod draw;
-mod fleet;
+pub(super) mod agents;
+pub(super) mod batches_and_sites;
 pub(super) mod map;
-mod overview;
-mod site;
-pub(super) mod trends;
-
-pub(super) use draw::{page, show};
+pub(super) mod map_errors;
+pub(super) mod overview_and_trends;

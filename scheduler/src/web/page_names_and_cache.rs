@@ -1,12 +1,96 @@
-//! Keeps pages that take long to draw, so that a page drawn once serves many viewers.
+//! Names each page, and reads a page's name from a path and query. Keeps pages that take long to draw,
+//! so that a page drawn once serves many viewers. The struct `Web` holds these pages and the other
+//! data that all handlers share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::PageError;
-use super::page_frame::Page;
-use super::page_name::PageName;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use tokio_util::sync::CancellationToken;
+
+use super::page_layout::{Form, Page, PageError, see_other};
+use super::pages::map_errors::EpochErrors;
+use crate::Scheduler;
+use crate::grpc::Desks;
+
+/// The data that all handlers share. Clones are cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Web {
+    pub(super) scheduler: Scheduler,
+    pub(super) desks: Desks,
+    /// Whether browsers connect over TLS. Without TLS, the scheduler listens on loopback only.
+    pub(super) tls: bool,
+    pub(super) kept: Arc<KeptPages>,
+    /// The most recently computed errors of the map.
+    pub(super) map_errors: Arc<tokio::sync::Mutex<Option<EpochErrors>>>,
+    pub(super) shutdown: CancellationToken,
+}
+
+impl Web {
+    pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
+        Self { scheduler, desks, tls, kept: Arc::default(), map_errors: Arc::default(), shutdown }
+    }
+}
+
+/// Answers an action that an operator took on a page: shows the page again, or the error.
+pub(super) fn outcome(web: &Web, acted: Result<(), tonic::Status>, page: &str, action: &str) -> Response {
+    web.kept.clear();
+    match acted {
+        Ok(()) => see_other(&format!("{page}?done={action}")),
+        Err(status) => PageError::from(status).into_response(),
+    }
+}
+
+/// A page, identified by its path and query.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum PageName {
+    Overview,
+    Map { epoch: String, globe: bool },
+    Fleet,
+    Agent(String),
+    Batches,
+    Batch(String),
+    Site(String),
+    Trends,
+}
+
+impl PageName {
+    pub(super) fn of(uri: &Uri) -> Option<Self> {
+        let query = Form::of_query(uri);
+        let named = |name: &str| percent_decoded(name);
+        match uri.path().trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+            [""] => Some(Self::Overview),
+            ["map"] => {
+                Some(Self::Map { epoch: query.field("epoch").to_owned(), globe: query.field("view") == "globe" })
+            }
+            ["fleet"] => Some(Self::Fleet),
+            ["agents", name] => named(name).map(Self::Agent),
+            ["batches"] => Some(Self::Batches),
+            ["batches", name] => named(name).map(Self::Batch),
+            ["site"] => Some(Self::Site(query.field("name").to_owned())),
+            ["trends"] => Some(Self::Trends),
+            _ => None,
+        }
+    }
+}
+
+/// Decodes `%XX`; `None` if a code is invalid or the result is not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
 
 /// Maximum number of pages that are kept, and of pages that are watched at once.
 pub(super) const MOST_PAGES: usize = 50;
@@ -88,6 +172,18 @@ mod tests {
     use maud::html;
 
     use super::*;
+
+    #[test]
+    fn a_page_is_found_by_its_path_and_query() {
+        let of = |path: &str| PageName::of(&path.parse().unwrap());
+        assert_eq!(of("/"), Some(PageName::Overview));
+        assert_eq!(of("/agents/%E7%A7%8B%2F1"), Some(PageName::Agent("秋/1".to_owned())));
+        assert_eq!(of("/map?epoch=7&view=globe"), Some(PageName::Map { epoch: "7".to_owned(), globe: true }));
+        assert_eq!(of("/site?name=https%3A%2F%2Fa.cn"), Some(PageName::Site("https://a.cn".to_owned())));
+        for unknown in ["/x", "/agents", "/agents/%F", "/agents/%FF", "/agents/a/b", "/batches/a/cancel"] {
+            assert_eq!(of(unknown), None, "{unknown}");
+        }
+    }
 
     fn agent(number: usize) -> PageName {
         PageName::Agent(number.to_string())

@@ -12,7 +12,7 @@ use crate::gnp::{Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::store::agents::AgentPosition;
 use crate::store::measurements;
-use crate::web::error::PageError;
+use crate::web::page_layout::PageError;
 
 /// Time for which the errors of an epoch are kept, because computing the errors of a thousand
 /// agents takes half a second. Few measurements change in this time.

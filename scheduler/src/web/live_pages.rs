@@ -1,26 +1,64 @@
-//! Updates open pages with server-sent events.
+//! Draws the page that an address names, adds the buttons for a signed-in operator, and updates open
+//! pages with server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long to draw is drawn less often ([`super::page_cache`]).
+//! viewers. A page that takes long to draw is drawn less often ([`super::page_names_and_cache`]).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
+use maud::html;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
-use super::error::PageError;
-use super::form::Form;
-use super::page_cache::MOST_PAGES;
-use super::page_name::PageName;
-use super::{Web, pages};
+use super::Web;
+use super::page_layout::{Form, Page, PageError, Visitor};
+use super::page_names_and_cache::{MOST_PAGES, PageName};
+use super::pages::{agents, batches_and_sites, map, overview_and_trends};
+
+pub(in crate::web) async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>, uri: Uri) -> Response {
+    let Some(name) = PageName::of(&uri) else { return PageError::unknown().into_response() };
+    match page(&web, &name).await {
+        Ok(mut page) => {
+            if let Visitor::Operator(form) = &visitor {
+                let query = Form::of_query(&uri);
+                page.actions = match &name {
+                    PageName::Agent(name) => agents::agent_buttons(name, form, query.field("done")),
+                    PageName::Batch(name) => batches_and_sites::batch_buttons(name, form, query.field("done")),
+                    _ => html! {},
+                };
+            }
+            let path = uri.path_and_query().map_or("/", |path| path.as_str());
+            page.document(&visitor, path).into_response()
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Returns a page without the operators' buttons: the kept page, or a new drawing.
+pub(in crate::web) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
+    web.kept.page(name, draw(web, name)).await
+}
+
+async fn draw(web: &Web, name: &PageName) -> Result<Page, PageError> {
+    match name {
+        PageName::Overview => overview_and_trends::overview(web).await,
+        PageName::Map { epoch, globe } => map::page(web, epoch, *globe).await,
+        PageName::Fleet => agents::fleet(web).await,
+        PageName::Agent(name) => agents::agent(web, name).await,
+        PageName::Batches => batches_and_sites::batches(web).await,
+        PageName::Batch(name) => batches_and_sites::batch(web, name).await,
+        PageName::Site(name) => batches_and_sites::site(web, name).await,
+        PageName::Trends => overview_and_trends::trends(web).await,
+    }
+}
 
 /// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -90,9 +128,9 @@ impl Live {
 }
 
 /// Draws a page repeatedly until it has no viewers, or its object no longer exists.
-async fn draw(Live { web, hub }: Live, name: PageName, sender: watch::Sender<Content>) {
+async fn redraw(Live { web, hub }: Live, name: PageName, sender: watch::Sender<Content>) {
     while !hub.leave(&name) {
-        let drawing = web.scheduler.wakes.database.while_it_answers(pages::page(&web, &name)).await;
+        let drawing = web.scheduler.wakes.database.while_it_answers(page(&web, &name)).await;
         let content = match drawing {
             Some(Ok(page)) => Content::Drawn(page.live.into_string().into()),
             Some(Err(error)) if error.code() == StatusCode::NOT_FOUND => Content::Gone,
@@ -127,7 +165,7 @@ pub(super) async fn follow(State(live): State<Live>, uri: Uri) -> Response {
             if let Some(sender) = first {
                 let live = live.clone();
                 tokio::spawn(async move {
-                    let drawing = tokio::spawn(draw(live.clone(), name.clone(), sender));
+                    let drawing = tokio::spawn(redraw(live.clone(), name.clone(), sender));
                     // After a panic, the page is removed from the hub. Its viewers connect again,
                     // and a new async task draws the page.
                     if drawing.await.is_err() {

@@ -1,13 +1,16 @@
-//! The dashboard's data as JSON. The data are read-only, and their paths never change.
+//! Assigns every path of the dashboard to its handler. Serves the dashboard's data as JSON, which are
+//! read-only and whose paths never change, and the style sheet and script, which are part of the
+//! program. Each request first passes [`admit`].
 
 use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use landfall_proto::v1::embedding_service_server::EmbeddingService as _;
 use landfall_proto::v1::fleet_service_server::FleetService as _;
 use landfall_proto::v1::site_service_server::SiteService as _;
@@ -20,25 +23,47 @@ use serde::Serialize;
 use serde_json::Value;
 use tonic::Request;
 
+use super::Web;
+use super::access_and_sign_in::{self, admit};
+use super::live_pages::{self, Live};
+use super::metrics::{self, Scrapes};
+use super::page_layout::{Form, Json, PageError, failure};
 use crate::store;
 
-use super::Web;
-use super::error::PageError;
-use super::form::Form;
-use super::pages::map;
+use super::pages::map::read;
+use super::pages::{agents, batches_and_sites, overview_and_trends};
+
+/// The routes of all pages. The first segment of a path never contains a dot, because a path whose
+/// first segment has a dot belongs to a gRPC service.
+pub(crate) fn router(web: Web) -> Router {
+    Router::new()
+        .route("/", get(live_pages::show))
+        .route("/map", get(live_pages::show))
+        .route("/fleet", get(live_pages::show))
+        .route("/agents/{name}", get(live_pages::show))
+        .route("/agents/{name}/{action}", post(agents::act_on_agent))
+        .route("/batches", get(live_pages::show))
+        .route("/batches/{name}", get(live_pages::show))
+        .route("/batches/{name}/{action}", post(batches_and_sites::act_on_batch))
+        .route("/site", get(live_pages::show))
+        .route("/trends", get(live_pages::show))
+        .route("/sign-in", get(access_and_sign_in::sign_in_form).post(access_and_sign_in::sign_in))
+        .route("/sign-out", post(access_and_sign_in::sign_out))
+        .route("/live", get(live_pages::follow).with_state(Live::new(web.clone())))
+        .route("/static/{file}", get(static_file))
+        .route("/health/live", get(|| async { "live\n" }))
+        .route("/health/ready", get(ready))
+        .route("/metrics", get(metrics::scrape).with_state(Scrapes::new(web.desks.clone())))
+        .nest("/api/v1", api_router())
+        .route("/{*path}", get(|| async { PageError::unknown().into_response() }))
+        .layer(from_fn_with_state(web.clone(), admit))
+        .with_state(web)
+}
 
 /// Maximum number of epochs, and maximum number of batches, in a response.
 const MOST: u32 = 1_000;
 
-pub(super) struct Json(String);
-
-impl IntoResponse for Json {
-    fn into_response(self) -> Response {
-        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
-    }
-}
-
-pub(super) fn router() -> Router<Web> {
+pub(super) fn api_router() -> Router<Web> {
     Router::new()
         .route("/status", get(status))
         .route("/agents", get(agents))
@@ -62,16 +87,6 @@ static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
     description["components"]["schemas"] = schemas["$defs"].take();
     description.to_string()
 });
-
-/// An error as a JSON document.
-pub(super) fn failure(error: &PageError) -> Response {
-    #[derive(Serialize)]
-    struct Failure<'a> {
-        error: &'a str,
-    }
-    let text = serde_json::to_string(&Failure { error: error.message() }).unwrap_or_default();
-    (error.code(), Json(text)).into_response()
-}
 
 struct ApiError(PageError);
 
@@ -112,7 +127,7 @@ async fn batches(State(web): State<Web>) -> ApiAnswer {
 }
 
 async fn throughput(State(web): State<Web>, Path(name): Path<String>) -> ApiAnswer {
-    json(&super::pages::trends::minutes(&web, Some(&name)).await?)
+    json(&overview_and_trends::minutes(&web, Some(&name)).await?)
 }
 
 async fn circuits(State(web): State<Web>) -> ApiAnswer {
@@ -136,11 +151,32 @@ async fn epochs(State(web): State<Web>) -> ApiAnswer {
 }
 
 async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
-    json(&map::read(&web, Form::of_query(&uri).field("epoch")).await?)
+    json(&read(&web, Form::of_query(&uri).field("epoch")).await?)
 }
 
 /// Reports whether this scheduler can use the database.
 pub(super) async fn ready(State(web): State<Web>) -> Result<&'static str, PageError> {
     drop(store::acquire(&web.scheduler.pool).await?);
     Ok("ready\n")
+}
+
+const FILES: [(&str, &str, &str); 3] = [
+    (
+        "style.css",
+        "text/css; charset=utf-8",
+        concat!(include_str!("../plot/style.css"), include_str!("assets/style.css")),
+    ),
+    ("live.js", "text/javascript; charset=utf-8", include_str!("assets/live.js")),
+    ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+];
+
+pub(super) async fn static_file(Path(file): Path<String>) -> Response {
+    match FILES.iter().find(|(name, ..)| *name == file) {
+        // Browsers must ask the server each time whether a cached file is still valid, because
+        // another version of the program may have different files.
+        Some((_, kind, text)) => {
+            (StatusCode::OK, [(CONTENT_TYPE, *kind), (CACHE_CONTROL, "no-cache")], *text).into_response()
+        }
+        None => PageError::unknown().into_response(),
+    }
 }
