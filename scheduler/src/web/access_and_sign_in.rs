@@ -198,7 +198,7 @@ fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
 
 /// Returns the code that a cookie's holder must send in forms; `None` if the cookie is not valid at
 /// this time (Unix seconds).
-pub(super) fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
+fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
     let ends: i64 = signed.split('.').next()?.parse().ok()?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
@@ -214,7 +214,7 @@ fn key(hash: &SecretHash) -> hmac::Key {
 
 /// The name of the cookie. Browsers accept a cookie with the prefix `__Host-` only over TLS, and
 /// only for this host.
-pub(super) const fn cookie_name(tls: bool) -> &'static str {
+const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
 }
 

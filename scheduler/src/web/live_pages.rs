@@ -1,5 +1,5 @@
-//! Draws the page that an address names, adds the buttons for a signed-in operator, and updates open
-//! pages with server-sent events.
+//! Draws the page that an address names, adds the buttons for a signed-in operator, and updates
+//! open pages with server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
 //! viewers. A page that takes long to draw is drawn less often ([`super::page_names_and_cache`]).

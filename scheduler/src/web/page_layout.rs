@@ -217,7 +217,7 @@ impl Form {
 }
 
 /// A button: its action, its title and what it does.
-pub(super) type Button = (&'static str, &'static str, &'static str);
+type Button = (&'static str, &'static str, &'static str);
 
 /// The buttons of the page at `path`, which shows the object `name`. `done` is the action that led
 /// to this page, if any.

@@ -1,6 +1,6 @@
-//! Names each page, and reads a page's name from a path and query. Keeps pages that take long to draw,
-//! so that a page drawn once serves many viewers. The struct `Web` holds these pages and the other
-//! data that all handlers share.
+//! Names each page, and reads a page's name from a path and query. Keeps pages that take long to
+//! draw, so that a page drawn once serves many viewers. The struct `Web` holds these pages and the
+//! other data that all handlers share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
-//! Assigns every path of the dashboard to its handler. Serves the dashboard's data as JSON, which are
-//! read-only and whose paths never change, and the style sheet and script, which are part of the
-//! program. Each request first passes [`admit`].
+//! Assigns every path of the dashboard to its handler. Serves the dashboard's data as JSON, which
+//! are read-only and whose paths never change, and the style sheet and script, which are part of
+//! the program. Each request first passes [`admit`].
 
 use std::sync::LazyLock;
 
@@ -28,10 +28,9 @@ use super::access_and_sign_in::{self, admit};
 use super::live_pages::{self, Live};
 use super::metrics::{self, Scrapes};
 use super::page_layout::{Form, Json, PageError, failure};
-use crate::store;
-
 use super::pages::map::read;
 use super::pages::{agents, batches_and_sites, overview_and_trends};
+use crate::store;
 
 /// The routes of all pages. The first segment of a path never contains a dot, because a path whose
 /// first segment has a dot belongs to a gRPC service.
@@ -63,7 +62,7 @@ pub(crate) fn router(web: Web) -> Router {
 /// Maximum number of epochs, and maximum number of batches, in a response.
 const MOST: u32 = 1_000;
 
-pub(super) fn api_router() -> Router<Web> {
+fn api_router() -> Router<Web> {
     Router::new()
         .route("/status", get(status))
         .route("/agents", get(agents))
@@ -170,7 +169,7 @@ const FILES: [(&str, &str, &str); 3] = [
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
 ];
 
-pub(super) async fn static_file(Path(file): Path<String>) -> Response {
+async fn static_file(Path(file): Path<String>) -> Response {
     match FILES.iter().find(|(name, ..)| *name == file) {
         // Browsers must ask the server each time whether a cached file is still valid, because
         // another version of the program may have different files.

@@ -1,6 +1,7 @@
 //! The gRPC service for agents: exchanges an agent's token for a credential, answers an agent that
 //! asks for its own state, and opens sessions. An agent's first message must be its registration,
-//! which is validated here; afterwards the agent is welcomed, and its session runs as an async task.
+//! which is validated here; afterwards the agent is welcomed, and its session runs as an async
+//! task.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! Group commit: one transaction for the requests of several agents. It records outcomes, and grants
-//! leases for the freed slots.
+//! Group commit: one transaction for the requests of several agents. It records outcomes, and
+//! grants leases for the freed slots.
 //!
 //! A statement and a commit cost nearly as much for one agent as for twenty. Requests that arrive
 //! during a transaction wait for its end, and the next transaction runs all of them. If no

@@ -1,5 +1,5 @@
-//! The leases of a session's agent: sends the orders that the store holds, to crawl leased sites and
-//! to stop crawls whose lease was revoked or preempted. Takes back returned leases, stores
+//! The leases of a session's agent: sends the orders that the store holds, to crawl leased sites
+//! and to stop crawls whose lease was revoked or preempted. Takes back returned leases, stores
 //! checkpoints, and answers requests for permits to use a site's address.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! One agent's session, run as an async task that owns the agent's stream: its state, its heartbeats,
+//! One agent's session, run as an async task that owns the agent's stream: its state, heartbeats,
 //! the queue of messages to the agent, and the fields that several messages have.
 //!
 //! The async task answers the agent's messages. When woken, and at least once a second, the async

@@ -1,5 +1,6 @@
 //! Converts messages of operators to domain values and back: fields of requests, filters, times and
-//! counts, crawl policies and constraints, positions, and enums. Each call's own conversions stand beside it.
+//! counts, crawl policies and constraints, positions, and enums. Each call's own conversions stand
+//! beside it.
 //!
 //! Requests are validated; responses are not.
 

@@ -1,5 +1,5 @@
-//! The page of all batches; the page of one batch, with its buttons; and the page of one site: what is
-//! known about it, and why its agents were chosen.
+//! The page of all batches; the page of one batch, with its buttons; and the page of one site: what
+//! is known about it, and why its agents were chosen.
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};

@@ -1,5 +1,5 @@
-//! The page of the map: reads an epoch's agents and a sample of its sites, and draws the embedding in a
-//! plane or the known positions on the globe, with the controls and the caption.
+//! The page of the map: reads an epoch's agents and a sample of its sites, and draws the embedding
+//! in a plane or the known positions on the globe, with the controls and the caption.
 
 use std::collections::BTreeMap;
 
@@ -140,46 +140,46 @@ const LEAST_SITES: usize = 300;
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::web) struct MapData {
     /// The epoch of the embedding; null before the first embedding.
-    pub(super) epoch: Option<i64>,
+    epoch: Option<i64>,
     /// The epochs that can be shown, in order.
-    pub(super) epochs: Vec<i64>,
-    pub(super) fitted_at: Option<DateTime<Utc>>,
-    pub(super) dimensions: usize,
+    epochs: Vec<i64>,
+    fitted_at: Option<DateTime<Utc>>,
+    dimensions: usize,
     /// The share of the coordinates' variance that remains visible in the plane, 0 to 1.
-    pub(super) explained: f64,
-    pub(super) agents: Vec<MapAgent>,
-    pub(super) sites: Vec<MapSite>,
+    explained: f64,
+    agents: Vec<MapAgent>,
+    sites: Vec<MapSite>,
     /// The approximate number of placed sites, over all epochs.
-    pub(super) placed_sites: u64,
+    placed_sites: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct MapAgent {
-    pub(super) name: String,
-    pub(super) city: String,
-    pub(super) carrier: String,
-    pub(super) landmark: bool,
+struct MapAgent {
+    name: String,
+    city: String,
+    carrier: String,
+    landmark: bool,
     /// The coordinates in the plane and the height (the delay of the agent's own access), in
     /// milliseconds.
-    pub(super) x_ms: f64,
-    pub(super) y_ms: f64,
-    pub(super) height_ms: f64,
+    x_ms: f64,
+    y_ms: f64,
+    height_ms: f64,
     /// The median of |ln(predicted / measured)| over the agent's pairs; null without measurements.
-    pub(super) median_error: Option<f64>,
+    median_error: Option<f64>,
     /// The agent's pairs with the largest errors.
-    pub(super) worst: Vec<MapResidual>,
-    pub(super) latitude: Option<f64>,
-    pub(super) longitude: Option<f64>,
+    worst: Vec<MapResidual>,
+    latitude: Option<f64>,
+    longitude: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct MapSite {
-    pub(super) name: String,
-    pub(super) agent: Option<String>,
-    pub(super) x_ms: f64,
-    pub(super) y_ms: f64,
-    pub(super) latitude: Option<f64>,
-    pub(super) longitude: Option<f64>,
+struct MapSite {
+    name: String,
+    agent: Option<String>,
+    x_ms: f64,
+    y_ms: f64,
+    latitude: Option<f64>,
+    longitude: Option<f64>,
 }
 
 /// Reads the embedding of an epoch, or the newest one if `epoch` is empty, with a sample
