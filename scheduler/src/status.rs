@@ -4,10 +4,9 @@
 
 mod attention;
 mod facts;
-mod fleet;
 
 pub use attention::{Attention, AttentionKind, attention};
 pub use facts::{
-    AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, SchedulerStatus, Status,
+    AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus,
+    Status,
 };
-pub use fleet::FleetSummary;

@@ -4,12 +4,12 @@
 //! totals and rates from these sums. A crawl's pages and bytes are assumed to be spread evenly over
 //! its duration. The remaining time is estimated from the durations of crawls ([`estimate`]).
 
-mod duration_distribution;
-mod growth;
-mod rates;
-mod remaining;
+mod growth_and_rates;
+mod remaining_time;
 
-pub use duration_distribution::BegunCrawl;
-pub use growth::{Amount, Growth, Slice, Total, growth};
-pub use rates::{BYTES_PER_MEGABYTE, RATE_WINDOW, megabytes_per_minute, per_minute};
-pub use remaining::{Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
+pub use growth_and_rates::{
+    Amount, BYTES_PER_MEGABYTE, Growth, RATE_WINDOW, Slice, Total, growth, megabytes_per_minute, per_minute,
+};
+pub use remaining_time::{
+    BegunCrawl, Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate,
+};

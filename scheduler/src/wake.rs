@@ -6,7 +6,6 @@
 //! [`notifier`] collects the signals for other schedulers and sends them together.
 
 pub(crate) mod database_watch;
-mod last_signal;
 pub mod notifier;
 mod signals;
 mod task_roles;

@@ -1,4 +1,5 @@
-//! Sends and receives the signals: one per background task, and one per connected agent.
+//! Sends and receives the signals: one per background task, and one per connected agent. Remembers
+//! when the last signal of any kind came, which shows whether the system is active.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +8,14 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
-
-use super::database_watch::Database;
-use super::last_signal::LastSignal;
-use super::notifier::{self, Notifier, Signals};
-use super::task_roles::{Task, for_tasks};
+use crate::wake::database_watch::Database;
+use crate::wake::notifier::{self, Notifier, Signals};
+use crate::wake::task_roles::{Task, for_tasks};
 
 /// The signal that wakes one background task. Any scheduler may run the background task.
 #[derive(Debug)]
@@ -167,5 +167,30 @@ impl Wakes {
             None => agents.values().for_each(|notify| notify.notify_one()),
             Some(named) => named.iter().filter_map(|agent| agents.get(agent)).for_each(|notify| notify.notify_one()),
         }
+    }
+}
+
+/// The time of the last signal of any kind, which shows whether the system is active.
+#[derive(Debug)]
+struct LastSignal {
+    began: Instant,
+    /// Milliseconds after `began`, rounded up, so that a signal never seems older than it is.
+    last: AtomicU64,
+}
+
+impl Default for LastSignal {
+    fn default() -> Self {
+        Self { began: Instant::now(), last: AtomicU64::new(0) }
+    }
+}
+
+impl LastSignal {
+    fn note(&self) {
+        let now = u64::try_from(self.began.elapsed().as_millis() + 1).unwrap_or(u64::MAX);
+        self.last.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn quiet_for(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 }
