@@ -2,10 +2,11 @@
 //! signals.
 //!
 //! A job gets its transactions only through its role ([`leadership::Leader`]), so it changes
-//! nothing while another scheduler leads that role. A failed pass is logged once, and the next pass
-//! tries again; there are no retries inside a pass. A panic in a job ends the process, because
+//! nothing while another scheduler leads that role. A panic in a job ends the process, because
 //! `app::run` awaits every job and fails if one of them panics.
 
+#[cfg(test)]
+mod address_lock_tests;
 pub mod assign;
 pub mod fit;
 #[cfg(test)]

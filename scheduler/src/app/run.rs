@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::tls::{self, ServerTls};
 use crate::grpc::{self, Identity};
 use crate::jobs::assign::balance::Balance;
-use crate::jobs::assign::{Assign, confirm};
+use crate::jobs::assign::{Assign, confirmation};
 use crate::jobs::fit::{Fit, lost_landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
@@ -147,7 +147,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Measure), relaxed(2_000), Measure::new, Measure::run_once;
         Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
-        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
+        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirmation::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // The job `balance` tries to keep one waiting task for each slot. Therefore, a slot can

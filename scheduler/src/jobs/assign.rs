@@ -8,16 +8,11 @@
 
 pub mod balance;
 mod choice;
-pub mod confirm;
-mod confirmation_holds;
-pub(super) mod distances;
-pub(super) mod exclusions;
-mod holds;
-mod one_by_one;
-mod pass;
-pub(super) mod plan;
-pub(super) mod preempt;
-mod unmet;
-mod withdrawal;
+pub mod confirmation;
+mod distances;
+mod exclusions_and_holds;
+mod plan_decisions;
+mod plan_windows;
+mod preempt;
 
-pub use pass::Assign;
+pub use choice::Assign;

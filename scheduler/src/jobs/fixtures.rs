@@ -22,7 +22,7 @@ use crate::store::tasks::wait_causes;
 use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
-use super::assign::{Assign, confirm};
+use super::assign::{Assign, confirmation};
 use super::fit::{Fit, lost_landmarks, trust};
 use super::leadership::{HeldTerms, Leader};
 use super::locate::Locate;
@@ -63,7 +63,7 @@ macro_rules! passes {
 passes! {
     measure Plan Measure::new, Measure::run_once;
     locate Plan Locate::new, Locate::run_once;
-    confirm Plan identity, confirm::run_once;
+    confirm Plan identity, confirmation::run_once;
     assign Plan Assign::new, Assign::run_once;
     balance Plan Balance::new, Balance::run_once;
     recrawl Plan identity, recrawl::run_once;

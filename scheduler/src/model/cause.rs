@@ -161,6 +161,15 @@ pub struct Fallback {
     pub said: String,
 }
 
+impl Fallback {
+    /// The fallback to store. If the site is unmeasured, the reason is more specific than the cause
+    /// that the strategy gave, and replaces it. During an alarm, the alarm is the cause.
+    pub fn stored(unmeasured: Option<&Unmeasured>, given: Option<Self>, alarmed: bool) -> Option<Self> {
+        let reason = unmeasured.filter(|_| !alarmed).cloned();
+        given.map(|given| reason.map_or(given, Into::into))
+    }
+}
+
 impl From<FallbackCause> for Fallback {
     fn from(cause: FallbackCause) -> Self {
         Self { cause, said: String::new() }
@@ -297,5 +306,17 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&ChoiceReasons::default()).unwrap(), r#"{"cause":"strategy"}"#);
         assert_eq!(serde_json::to_string(&Parting::WaitedDisconnected).unwrap(), r#""waited-disconnected""#);
+    }
+
+    #[test]
+    fn only_a_present_alarm_outweighs_why_a_site_is_unmeasured() {
+        let of = |cause, said: &str| Fallback { cause, said: said.to_owned() };
+        let (alarm, unmeasured) =
+            (of(FallbackCause::UntrustedMap, "alarm"), of(FallbackCause::Unmeasured, "no answer"));
+        let why = Unmeasured { cause: UnmeasuredCause::ALL[0], said: "no answer".to_owned() };
+        assert_eq!(Fallback::stored(Some(&why), Some(alarm.clone()), true), Some(alarm.clone()));
+        assert_eq!(Fallback::stored(Some(&why), Some(alarm.clone()), false), Some(unmeasured), "the alarm is over");
+        assert_eq!(Fallback::stored(None, Some(alarm.clone()), false), Some(alarm));
+        assert_eq!(Fallback::stored(Some(&why), None, false), None, "nothing was fallen back from");
     }
 }

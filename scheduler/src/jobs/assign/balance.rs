@@ -26,7 +26,7 @@ use crate::strategy::load::balance::{self, MovableTask, TaskMove};
 use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
 use super::distances::Known;
-use super::exclusions::Admission;
+use crate::jobs::assign::exclusions_and_holds::Admission;
 use crate::jobs::leadership::Leader;
 
 /// Maximum number of moves in one pass. A transaction with this many moves takes well under a

@@ -23,11 +23,11 @@ use crate::strategy::{Candidate, Spread};
 
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-pub(in crate::jobs) struct Known {
+pub(super) struct Known {
     /// Per site on the map, the prediction for each agent, in the order of the agents.
     predicted: HashMap<SiteId, Vec<Option<PredictedRtt>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
-    pub(in crate::jobs) suspicions: HashMap<SiteId, SuspectedSite>,
+    pub(super) suspicions: HashMap<SiteId, SuspectedSite>,
     /// The newest crawls of each site.
     crawled: HashMap<SiteId, CrawledSite>,
     /// Corrections of predictions, learned from the agents' crawl residuals.
@@ -39,7 +39,7 @@ pub(in crate::jobs) struct Known {
 
 impl Known {
     /// Reads the measured distances of these sites, and predicts the other distances.
-    pub(in crate::jobs) async fn read(
+    pub(super) async fn read(
         conn: &mut sqlx::PgConnection,
         maps: &MapCache,
         sites: &[SiteId],
@@ -107,13 +107,13 @@ impl Known {
     }
 
     /// The number of stored crawls of a site.
-    pub(in crate::jobs) fn crawls(&self, site: SiteId) -> usize {
+    pub(super) fn crawls(&self, site: SiteId) -> usize {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
     /// The agents as candidates for a site. With [`Draws::Static`], the candidates have no load and
     /// no corrections learned from crawls.
-    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent], draws: Draws) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, site: SiteId, agents: &[AvailableAgent], draws: Draws) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
         let mut candidates: Vec<Candidate> = agents

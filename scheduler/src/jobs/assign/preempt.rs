@@ -26,7 +26,7 @@ use crate::strategy::site_facts::SiteFacts;
 use crate::strategy::{speeds, usual_size, with_speeds};
 
 use super::distances::Known;
-use super::exclusions::Admission;
+use crate::jobs::assign::exclusions_and_holds::Admission;
 
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
@@ -43,7 +43,7 @@ const RESERVATION: Duration = Duration::from_secs(90);
 
 /// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
 /// Reads almost nothing if no crawl has run for long, no slot is idle, or there is an alarm.
-pub(in crate::jobs) async fn run(
+pub(super) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
     map: Option<Arc<CurrentMap>>,

@@ -7,11 +7,10 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::{Embedding, FEWEST_LANDMARKS};
-use crate::jobs::measure::probers::Fleet;
+use crate::jobs::measure::Fleet;
 use crate::model::AgentId;
-use crate::store::Error;
-use crate::store::embeddings;
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
+use crate::store::{Error, embeddings};
 
 /// A landmark is fitted only if its round trips with at least this many other landmarks are known.
 const FEWEST_PARTNERS: usize = 2;

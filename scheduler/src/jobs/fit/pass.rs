@@ -13,7 +13,7 @@ use crate::jobs::fit::refusals::{refuse, too_few};
 use crate::jobs::fit::solve::DueFit;
 use crate::jobs::fit::{kept_embeddings, trust};
 use crate::jobs::leadership::Leader;
-use crate::jobs::measure::probers::Fleet;
+use crate::jobs::measure::Fleet;
 use crate::store::embeddings::{self, FitRequest};
 use crate::store::measurements::{self, MeshMeasurement, reach};
 use crate::store::settings;

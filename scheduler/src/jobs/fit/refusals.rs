@@ -6,7 +6,7 @@ use sqlx::{Postgres, Transaction};
 
 use crate::gnp::FEWEST_LANDMARKS;
 use crate::jobs::fit::fittable_landmarks::MeshState;
-use crate::jobs::measure::probers::Fleet;
+use crate::jobs::measure::Fleet;
 use crate::store::embeddings;
 use crate::store::measurements::reach::ReachFailure;
 use crate::strategy::explain;

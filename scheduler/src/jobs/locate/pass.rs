@@ -12,7 +12,7 @@ use crate::jobs::locate::address_lookup::look_up;
 use crate::jobs::locate::placing::place;
 use crate::jobs::locate::relocation::relocate;
 use crate::jobs::locate::verdicts::Judge;
-use crate::jobs::measure::probers::Fleet;
+use crate::jobs::measure::Fleet;
 use crate::model::{SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts as stored_verdicts;

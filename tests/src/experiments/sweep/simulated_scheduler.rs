@@ -177,8 +177,8 @@ impl<'a> Fleet<'a> {
         completed.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
-    /// Plans the waiting sites as the scheduler does (`jobs/assign/plan`), and assigns the sites
-    /// whose crawls are planned to begin soon. Returns the agents of the assigned sites.
+    /// Plans the waiting sites as the scheduler does (`jobs/assign/plan_decisions`), and assigns the
+    /// sites whose crawls are planned to begin soon. Returns the agents of the assigned sites.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
         let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();

@@ -1,12 +1,28 @@
-//! Plans in several windows, and keeps a plan that decides nothing until something changes.
+//! Plans the tasks of `earliest-finish` together, window by window, and keeps a plan that decides
+//! nothing until something changes.
+//!
+//! A plan assigns only tasks that would begin within `schedule::AHEAD`. The other tasks stay
+//! located and are planned again in the next pass, with the results of the crawls that have ended
+//! by then. Because only tasks that begin soon are assigned, a wrong prediction leaves no long
+//! queue at an agent, and the last sites of a batch go to the agents that finish the crawls
+//! soonest. A plan that decides nothing is kept until a task, an agent or a crawl changes, or until
+//! a slot is about to become free. The pure module `strategy::schedule` makes the plan.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::jobs::assign::plan::windows::{PassTotals, window};
+use anyhow::Context;
+
+use crate::jobs::assign::confirmation::{Unconfirmed, hold_unconfirmed};
+use crate::jobs::assign::exclusions_and_holds::{Admission, hold_broken};
+use crate::jobs::assign::plan_decisions::{PlanDecisions, PlanInput};
 use crate::jobs::assign::preempt;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
+use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::assignments::{self, Pool, available_agents};
+use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::schedule;
 
 /// Maximum number of windows in one pass; planning a window takes up to a second. Batches that get
@@ -18,9 +34,14 @@ const WINDOWS: usize = 8;
 /// may be lost.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
+/// Maximum number of tasks in a window (tasks that are planned together). The limit keeps planning
+/// within a second, because computing the distances of a site takes half a millisecond. If a batch
+/// has more tasks, its oldest tasks are planned first.
+const WINDOW: i64 = 500;
+
 /// Makes plans. Keeps the newest plan while a new plan would be the same.
 #[derive(Debug, Default)]
-pub(in crate::jobs) struct Planner {
+pub(super) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
 }
 
@@ -53,7 +74,7 @@ impl UnchangedPlan {
 
 impl Planner {
     /// One pass.
-    pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
+    pub(super) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
         // Counts signals of tasks, agents and ended crawls. Signals of measurements are not
         // counted, because they come all the time and free no slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
@@ -78,7 +99,7 @@ impl Planner {
     }
 
     /// Makes the next pass plan again, because tasks that may be planned have changed.
-    pub(in crate::jobs) fn forget(&self) {
+    pub(super) fn forget(&self) {
         *self.kept() = None;
     }
 
@@ -87,19 +108,97 @@ impl Planner {
     }
 }
 
+/// The results of all windows of a pass so far.
+#[derive(Debug, Clone, Default)]
+struct PassTotals {
+    /// The batches whose tasks were planned.
+    batches: BTreeSet<BatchId>,
+    /// The agents admitted to at least one planned task.
+    wanted: BTreeSet<AgentId>,
+    /// Whether an agent was chosen for at least one task (the task is then *decided*).
+    decided: bool,
+    /// Whether a task was decided, held, or taken by another transaction.
+    moved: bool,
+    /// When the first undecided task begins, counted from the time of the plan.
+    first: Option<Duration>,
+    /// Whether no task was decided and some agent is admitted to none of the waiting tasks. An
+    /// agent that may crawl none of the waiting tasks can only take over running crawls.
+    idles: bool,
+}
+
+/// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
+/// tasks fill a whole window and some agent is admitted to no task planned so far. If the result is
+/// `true`, the caller plans up to [`WINDOW`] tasks of other batches, which may include tasks for
+/// this agent.
+async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
+    let mut tx = scheduler.begin().await?;
+    let without: Vec<BatchId> = seen.batches.iter().copied().collect();
+    let pool = Pool::Together { without: &without };
+    let waiting = assignments::waiting(&mut tx, pool, WINDOW).await.context("read tasks to plan")?;
+    if waiting.is_empty() {
+        seen.idles = !seen.decided;
+        return Ok(false);
+    }
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    if agents.is_empty() {
+        return Ok(false);
+    }
+    let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
+    let read = waiting.len();
+    seen.batches.extend(waiting.iter().map(|task| task.batch));
+    let waiting = hold_broken(&mut tx, waiting).await?;
+    let Unconfirmed { waiting, confirmation_states, mut wanted } =
+        hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
+    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+    let (input, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &confirmation_states), agents, map).await?;
+    // No row stays locked while the plan is made, which takes up to a second.
+    tx.commit().await.context("commit what is held")?;
+    let confirming = scheduler.config.confirming();
+    let planned = tokio::task::spawn_blocking(move || {
+        let decisions = input.decided(&admission, confirming, |task| ways.candidates(task));
+        (input, admission, decisions)
+    });
+    let (input, mut admission, PlanDecisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
+    let mut tx = scheduler.begin().await?;
+    let tasks: Vec<TaskId> = input.waiting.iter().map(|task| task.task).collect();
+    let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
+    decided.retain(|decided| waiting.contains(&tasks[decided.job]));
+    unsure.retain(|wanted: &ConfirmationRequest| waiting.contains(&wanted.task));
+    let cap = scheduler.config.politeness.crawls_at_address;
+    let max_age = scheduler.config.measure.site_max_age;
+    confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
+    wanted |= !unsure.is_empty();
+    let (chosen, unmet) = input.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
+    tx.commit().await.context("commit planned tasks")?;
+    tracing::debug!(tasks = input.waiting.len(), agents = chosen.len(), "planned tasks");
+    if wanted {
+        scheduler.wakes.confirm.notify_one();
+    }
+    scheduler.wakes.wake_agents(chosen);
+    // The undecided tasks wait until slots become free. An agent that is admitted to none of these
+    // tasks may be idle.
+    seen.decided |= !decided.is_empty();
+    seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
+    seen.first = seen.first.into_iter().chain(first).min();
+    seen.wanted.extend(input.wanted(&admission));
+    let spare = input.agents.iter().any(|agent| !seen.wanted.contains(agent));
+    seen.idles = spare && !seen.decided;
+    Ok(spare && full)
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
-    use super::*;
     use crate::jobs::assign::Assign;
-    use crate::jobs::assign::plan::windows::WINDOW;
     use crate::jobs::fixtures::Trial;
     use crate::model::constraints::ConstraintsRequest;
-    use crate::model::{BatchId, SiteId, Strategy, TaskId, WaitCause};
+    use crate::model::{SiteId, Strategy, WaitCause};
     use crate::store::agents;
     use crate::store::batches::constraints;
     use crate::store::schedulers::terms::Role;
+
+    use super::*;
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {

@@ -1,28 +1,39 @@
-//! Exclusions: which agents the constraints and quotas of batches exclude in one pass.
+//! Decides which agents the constraints and quotas of batches exclude, and which tasks wait or fail
+//! because no agent may crawl them; withdraws tasks from excluded and unavailable agents; holds
+//! tasks until a circuit closes or their address permits a further crawl.
 //!
 //! The data for admission are read once for all batches of a pass. Each assignment updates these
 //! data, so that the tasks assigned in one pass do not together exceed a quota. The pure module
-//! `constraints` decides admission. A batch without constraints admits every agent.
+//! `constraints` decides admission. A batch without constraints admits every agent. Tasks are held
+//! before agents are chosen for the other tasks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
 
-use crate::model::constraints::{AgentTraits, Constraints, Exclusion};
+use crate::jobs::leadership::Leader;
+use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
 use crate::model::quota::QuotaUse;
-use crate::model::{AgentId, BatchId};
+use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::assignments::{self, UnassignScope, WaitingTask, available_agents};
 use crate::store::batches::{constraints, quotas};
+use crate::store::sites::{addresses, open_circuits};
+use crate::store::tasks::holds::{self, HoldFilter};
+use crate::store::tasks::unmet;
+use crate::strategy::explain;
 
 #[derive(Debug)]
-pub(in crate::jobs) struct Admission {
-    pub(super) constraints: HashMap<BatchId, Constraints>,
+pub(super) struct Admission {
+    constraints: HashMap<BatchId, Constraints>,
     /// All enrolled agents, including disconnected ones.
-    pub(super) fleet: BTreeMap<AgentId, AgentTraits>,
+    fleet: BTreeMap<AgentId, AgentTraits>,
     spending: HashMap<(BatchId, AgentId), QuotaUse>,
     /// The expected number of bytes per site, for each batch.
     expected: HashMap<BatchId, u64>,
-    pub(super) excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
+    excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
     /// For each batch, the row number of its stored set of excluded agents. A batch's row number is
     /// removed from this map when its set of excluded agents changes.
     stored: HashMap<BatchId, i64>,
@@ -30,7 +41,7 @@ pub(in crate::jobs) struct Admission {
 
 impl Admission {
     /// Reads the constraints of these batches, and finds the agents that the constraints exclude.
-    pub(in crate::jobs) async fn read(
+    pub(super) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
     ) -> anyhow::Result<Self> {
@@ -70,7 +81,7 @@ impl Admission {
     }
 
     /// Whether an agent may get a task of a batch.
-    pub(in crate::jobs) fn admits(&self, batch: BatchId, agent: AgentId) -> bool {
+    pub(super) fn admits(&self, batch: BatchId, agent: AgentId) -> bool {
         self.excluded.get(&batch).is_none_or(|excluded| {
             // An agent that enrolled after the fleet was read becomes a candidate in the next pass.
             self.fleet.contains_key(&agent) && !excluded.contains_key(&agent)
@@ -78,12 +89,12 @@ impl Admission {
     }
 
     /// Records that an agent got a task of a batch.
-    pub(in crate::jobs) fn took(&mut self, batch: BatchId, agent: AgentId) {
+    pub(super) fn took(&mut self, batch: BatchId, agent: AgentId) {
         self.now_has(batch, agent, |tasks| tasks.saturating_add(1));
     }
 
     /// Records that a task of a batch was taken from an agent.
-    pub(in crate::jobs) fn gave(&mut self, batch: BatchId, agent: AgentId) {
+    pub(super) fn gave(&mut self, batch: BatchId, agent: AgentId) {
         self.now_has(batch, agent, |tasks| tasks.saturating_sub(1));
     }
 
@@ -108,11 +119,7 @@ impl Admission {
 
     /// The row number of the batch's stored set of excluded agents; `None` if the batch excludes no
     /// agent. If the set of excluded agents is not stored yet, this function stores it first.
-    pub(in crate::jobs) async fn exclusions(
-        &mut self,
-        conn: &mut PgConnection,
-        batch: BatchId,
-    ) -> anyhow::Result<Option<i64>> {
+    pub(super) async fn exclusions(&mut self, conn: &mut PgConnection, batch: BatchId) -> anyhow::Result<Option<i64>> {
         let Some(excluded) = self.excluded.get(&batch).filter(|excluded| !excluded.is_empty()) else { return Ok(None) };
         if let Some(stored) = self.stored.get(&batch) {
             return Ok(Some(*stored));
@@ -123,7 +130,7 @@ impl Admission {
     }
 
     /// How many more tasks of a batch these agents may get in total, at most `most`.
-    pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
+    pub(super) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(quota) = self.constraints.get(&batch).map(|asked| asked.bytes_per_day) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
         let room = admitted.map(|agent| quota.map_or(most, |quota| self.spending(batch, agent).room(quota, most)));
@@ -131,7 +138,7 @@ impl Admission {
     }
 
     /// Pairs of a batch and an agent that may no longer begin its assigned tasks of this batch.
-    pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
+    pub(super) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
             let may_not = |agent: &AgentId, traits: &AgentTraits| {
@@ -145,18 +152,184 @@ impl Admission {
     }
 }
 
+/// What happens to those tasks of a batch that no agent may crawl.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fate {
+    /// The tasks wait because of this cause.
+    Wait(NoEligibleAgent),
+    /// The tasks fail with this reason.
+    Fail(String),
+}
+
+impl Admission {
+    /// What happens to a batch's tasks if no admitted agent can get work.
+    ///
+    /// The tasks can fail only if no enrolled agent meets the constraints. The tasks wait if the
+    /// agents that meet the constraints are disconnected or have used up their quota. A quota
+    /// covers 24 hours, counted in whole hours, so a used-up quota becomes free again within 25
+    /// hours.
+    fn fate(&self, batch: BatchId) -> Option<Fate> {
+        let asked = self.constraints.get(&batch)?;
+        let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
+        let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
+        let fails = for_good && asked.unmet == UnmetAction::Fail;
+        Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
+    }
+
+    /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so. The
+    /// caller has locked the tasks.
+    pub(super) async fn set_aside(
+        &self,
+        conn: &mut PgConnection,
+        tasks: &BTreeMap<BatchId, Vec<TaskId>>,
+    ) -> anyhow::Result<()> {
+        for (batch, tasks) in tasks {
+            match self.fate(*batch) {
+                Some(Fate::Fail(reason)) => unmet::fail(conn, tasks, &reason).await.context("fail tasks")?,
+                Some(Fate::Wait(why)) => unmet::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Releases tasks held as unmet if an agent may now crawl them. Stores why the other tasks held
+/// as unmet still wait.
+pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
+    if batches.is_empty() {
+        return Ok(());
+    }
+    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
+    let mut any = false;
+    for batch in batches {
+        let there = agents.iter().map(|available| available.agent);
+        let room = admission.room(batch, there, limit.unsigned_abs());
+        if room > 0 {
+            let released = unmet::release(&mut tx, batch, None, room.cast_signed()).await;
+            let released = released.context("release unmet tasks")?;
+            tracing::debug!(batch.id = %batch, released, "agents meet the constraints of unmet tasks");
+            any |= released > 0;
+            continue;
+        }
+        match admission.fate(batch).filter(|_| !agents.is_empty()) {
+            Some(Fate::Fail(reason)) => {
+                unmet::release(&mut tx, batch, Some(&reason), limit).await.context("fail unmet tasks")?;
+            }
+            Some(Fate::Wait(why)) => {
+                unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
+            }
+            None => {}
+        }
+    }
+    tx.commit().await.context("commit released tasks")?;
+    if any {
+        scheduler.wakes.confirm.notify_one();
+    }
+    Ok(())
+}
+
+/// Withdraws a limited number of tasks from agents that are now excluded. Returns the
+/// number of withdrawn tasks.
+pub(super) async fn withdraw_excluded(scheduler: &Leader, limit: i64) -> anyhow::Result<u64> {
+    let mut tx = scheduler.begin().await?;
+    let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
+    if batches.is_empty() {
+        return Ok(0);
+    }
+    let from = Admission::read(&mut tx, batches).await?.withdrawn();
+    let withdrawn = assignments::unassign(&mut tx, UnassignScope::Excluded(&from), limit).await;
+    let withdrawn = withdrawn.context("withdraw from the excluded")?;
+    tx.commit().await.context("commit withdrawn assignments")?;
+    if withdrawn > 0 {
+        tracing::info!(withdrawn, "withdrew tasks from agents that constraints now exclude");
+    }
+    Ok(withdrawn)
+}
+
+/// Withdraws a limited number of tasks from agents that no longer take work. Returns the
+/// number of withdrawn tasks.
+pub(super) async fn withdraw_unavailable(scheduler: &Leader, limit: i64) -> anyhow::Result<u64> {
+    let mut tx = scheduler.begin().await?;
+    let patience = scheduler.config.lease.grace;
+    let withdrawn = assignments::unassign(&mut tx, UnassignScope::Unavailable(patience), limit)
+        .await
+        .context("withdraw assignments of lost agents")?;
+    tx.commit().await.context("commit withdrawn assignments")?;
+    if withdrawn > 0 {
+        tracing::info!(withdrawn, "withdrew tasks from agents that are gone, draining or disconnected");
+    }
+    Ok(withdrawn)
+}
+
+/// Holds the tasks of sites whose circuit is open. Returns the other tasks.
+pub(super) async fn hold_broken(
+    conn: &mut PgConnection,
+    waiting: Vec<WaitingTask>,
+) -> anyhow::Result<Vec<WaitingTask>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = open_circuits::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    Ok(without(waiting, &held.into_iter().collect()))
+}
+
+/// Holds the tasks whose known address permits no further crawl. Returns the other tasks. A
+/// returned task with a known, shared address now counts toward the crawls that the address
+/// permits.
+pub(super) async fn hold_ahead(
+    conn: &mut PgConnection,
+    waiting: Vec<WaitingTask>,
+    cap: u32,
+) -> anyhow::Result<Vec<WaitingTask>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held =
+        addresses::hold_before_lease::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    Ok(without(waiting, &held))
+}
+
+/// The waiting tasks that are not held.
+pub(super) fn without(mut waiting: Vec<WaitingTask>, held: &HashSet<TaskId>) -> Vec<WaitingTask> {
+    waiting.retain(|task| !held.contains(&task.task));
+    waiting
+}
+
+/// Releases held tasks whose pause has ended or whose address permits another crawl. Returns
+/// whether any task was released.
+pub(super) async fn release_held(
+    scheduler: &Leader,
+    next_address: &Mutex<Option<IpNet>>,
+    limit: i64,
+) -> anyhow::Result<bool> {
+    let cap = scheduler.config.politeness.crawls_at_address;
+    let next = || next_address.lock().unwrap_or_else(PoisonError::into_inner);
+    let from = *next();
+    let mut tx = scheduler.begin().await?;
+    let due = holds::release(&mut tx, HoldFilter::Due, limit).await.context("release held tasks")?.len();
+    let admitted = addresses::admit(&mut tx, cap, from, limit).await;
+    let (admitted, place) = admitted.context("admit tasks to addresses")?;
+    tx.commit().await.context("commit the tasks that go on")?;
+    *next() = place;
+    if due > 0 || admitted > 0 {
+        tracing::debug!(due, admitted, "held tasks continue");
+    }
+    Ok(due > 0 || admitted > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
-    use super::*;
     use crate::jobs::fixtures::Trial;
-    use crate::model::constraints::{ConstraintsRequest, UnmetAction};
-    use crate::model::{CrawlEnding, LeaseToken, SiteId, TaskId, WaitCause};
+    use crate::model::constraints::ConstraintsRequest;
+    use crate::model::{CrawlEnding, LeaseToken, SiteId, WaitCause};
     use crate::store::agents::drains;
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::fixtures;
     use crate::store::leases::outcomes::OutcomeReport;
+
+    use super::*;
 
     /// A batch with these constraints.
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
