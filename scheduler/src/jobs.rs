@@ -11,6 +11,7 @@ pub mod assign;
 pub mod fit;
 #[cfg(test)]
 mod fixtures;
+pub mod geoip;
 pub mod leadership;
 pub mod locate;
 pub mod measure;
@@ -18,6 +19,7 @@ pub mod period;
 pub mod prune;
 pub mod reap;
 pub mod recrawl;
+pub mod refined_map;
 pub mod totals;
 pub mod traces;
 #[cfg(test)]

@@ -48,9 +48,9 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 pub struct Scheduler {
     pub pool: PgPool,
     pub wakes: Arc<wake::Wakes>,
-    pub maps: Arc<jobs::locate::refined::MapCache>,
+    pub maps: Arc<jobs::refined_map::MapCache>,
     /// Positions of IP addresses; `None` unless the operator configured a file of them.
-    pub geoip: Option<Arc<jobs::locate::geoip::GeoIp>>,
+    pub geoip: Option<Arc<jobs::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.
     pub disk: Option<machine::disk::DiskWatch>,
@@ -65,7 +65,7 @@ impl Scheduler {
         Self {
             pool,
             wakes: Arc::default(),
-            maps: Arc::new(jobs::locate::refined::MapCache::new(config.map)),
+            maps: Arc::new(jobs::refined_map::MapCache::new(config.map)),
             geoip: None,
             config: Arc::new(config),
             disk: None,

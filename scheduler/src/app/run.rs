@@ -17,7 +17,7 @@ use crate::app::tls::{self, ServerTls};
 use crate::grpc::{self, Identity};
 use crate::jobs::assign::balance::Balance;
 use crate::jobs::assign::{Assign, confirmation};
-use crate::jobs::fit::{Fit, lost_landmarks, trust};
+use crate::jobs::fit::{Fit, landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
 use crate::jobs::measure::Measure;
@@ -143,7 +143,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
     let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
-        Job::Woken(Task::Landmarks), relaxed(5_000), identity, lost_landmarks::run_once;
+        Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
         Job::Woken(Task::Measure), relaxed(2_000), Measure::new, Measure::run_once;
         Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;

@@ -27,7 +27,7 @@ use crate::app::start_options::{Configuration, Options, configuration};
 use crate::app::tls::{self, ServerTls};
 use crate::config::Config;
 use crate::grpc::Identity;
-use crate::jobs::locate::geoip::GeoIp;
+use crate::jobs::geoip::GeoIp;
 use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
 use crate::store::schema::restores;

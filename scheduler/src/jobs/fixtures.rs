@@ -9,6 +9,7 @@ use sqlx::{Decode, FromRow, PgPool, Postgres, Type};
 
 use crate::Scheduler;
 use crate::config::{Config, TermConfig};
+use crate::gnp::Embedding;
 use crate::model::{AgentId, BatchId, LeaseToken, Rtt, SessionId, SiteId, TaskId, WaitCause};
 use crate::store::agents;
 use crate::store::agents::sessions::{self, Registration};
@@ -23,12 +24,11 @@ use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
 use super::assign::{Assign, confirmation};
-use super::fit::{Fit, lost_landmarks, trust};
+use super::fit::{self, Fit, trust};
 use super::leadership::{HeldTerms, Leader};
 use super::locate::Locate;
 use super::measure::Measure;
 use super::{prune, reap, recrawl};
-use crate::gnp::Embedding;
 
 pub(super) type Agent = (AgentId, SessionId);
 
@@ -68,7 +68,7 @@ passes! {
     balance Plan Balance::new, Balance::run_once;
     recrawl Plan identity, recrawl::run_once;
     fit Fit Fit::new, Fit::run_once;
-    replace_landmarks Fit identity, lost_landmarks::run_once;
+    replace_landmarks Fit identity, fit::landmarks::run_once;
     review Fit identity, trust::run_once;
     reap Reap identity, reap::run_once;
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::config::Config;
-use crate::jobs::locate::geoip::GeoIp;
+use crate::jobs::geoip::GeoIp;
 use crate::machine::disk::DiskWatch;
 use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
@@ -24,7 +24,7 @@ use crate::store::schedulers::terms::{self, Role};
 use crate::store::{self, schedulers};
 use crate::wake::Wakes;
 
-use super::locate::refined::MapCache;
+use crate::jobs::refined_map::MapCache;
 
 /// Number of renewals of a scheduler's row during a term's life. The scheduler keeps the term even
 /// if three consecutive renewals fail.

@@ -7,7 +7,7 @@ use super::time_limit::reading;
 use crate::app::exit::sentence;
 use crate::app::start_options::{self, Configuration, Options};
 use crate::config::Config;
-use crate::jobs::locate::geoip::GeoIp;
+use crate::jobs::geoip::GeoIp;
 
 /// Checks the configuration. Returns the configuration if it is valid.
 pub(super) async fn configuration(options: &Options) -> (Vec<CheckResult>, Option<Config>) {

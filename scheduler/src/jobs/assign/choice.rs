@@ -17,7 +17,7 @@ use crate::jobs::assign::exclusions_and_holds::{
 };
 use crate::jobs::assign::plan_windows::Planner;
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::CurrentMap;
+use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, SiteId, Stage, Strategy, TaskId, seed};
 use crate::store::assignments::available_agents::{self, AvailableAgent};
 use crate::store::assignments::{self, Assignment, Pool, WaitingTask, site_facts};

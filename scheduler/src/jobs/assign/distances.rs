@@ -21,7 +21,7 @@ use crate::store::{self, agents, measurements};
 use crate::strategy::learned::{CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach};
 use crate::strategy::{Candidate, Spread};
 
-use crate::jobs::locate::refined::{CurrentMap, MapCache};
+use crate::jobs::refined_map::{CurrentMap, MapCache};
 
 pub(super) struct Known {
     /// Per site on the map, the prediction for each agent, in the order of the agents.

@@ -13,7 +13,7 @@ use crate::config::Draws;
 use crate::jobs::assign::confirmation::{costs_no_time, may_be_confirmed};
 use crate::jobs::assign::distances::Known;
 use crate::jobs::assign::exclusions_and_holds::Admission;
-use crate::jobs::locate::refined::{CurrentMap, MapCache};
+use crate::jobs::refined_map::{CurrentMap, MapCache};
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, Rtt, SiteId, Strategy, TaskId, seed};
 use crate::store::assignments::available_agents::AvailableAgent;
 use crate::store::assignments::loads::{self, AgentCrawl};

@@ -19,7 +19,7 @@ use crate::jobs::assign::exclusions_and_holds::{Admission, hold_broken};
 use crate::jobs::assign::plan_decisions::{PlanDecisions, PlanInput};
 use crate::jobs::assign::preempt;
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::CurrentMap;
+use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::assignments::{self, Pool, available_agents};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};

@@ -29,7 +29,7 @@ use super::distances::Known;
 use crate::jobs::assign::exclusions_and_holds::Admission;
 
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::CurrentMap;
+use crate::jobs::refined_map::CurrentMap;
 
 /// Maximum number of crawls considered in a pass, the longest-running first. The maximum is small
 /// because computing the distances of a site takes half a millisecond.

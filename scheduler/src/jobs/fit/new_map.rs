@@ -1,22 +1,25 @@
-//! Runs one pass: fits a new embedding if there is a reason, and discards it if another one was
-//! stored meanwhile.
+//! Decides whether the map must be fitted again, fits the new map, tells the operator why a fit was
+//! made or refused, and decides which older embeddings are kept.
+//!
+//! A pass discards the new embedding if another one was stored since the fit began.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use sqlx::{PgConnection, Postgres, Transaction};
 
-use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, PlainSwitches};
-use crate::jobs::fit::due::{self, Drift};
-use crate::jobs::fit::fittable_landmarks::MeshState;
-use crate::jobs::fit::refusals::{refuse, too_few};
-use crate::jobs::fit::solve::DueFit;
-use crate::jobs::fit::{kept_embeddings, trust};
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, PlainSwitches, Quality};
+use crate::jobs::fit::landmarks::MeshState;
+use crate::jobs::fit::trust;
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
-use crate::store::embeddings::{self, FitRequest};
-use crate::store::measurements::{self, MeshMeasurement, reach};
-use crate::store::settings;
+use crate::model::{AgentId, EmbeddingEpoch};
+use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
+use crate::store::measurements::reach::{self, ReachFailure};
+use crate::store::measurements::{self, MeshMeasurement};
+use crate::store::{Error, settings};
+use crate::strategy::explain;
 
 /// Maximum time that a fit waits for missing measurements of landmarks' beacons. The time is long
 /// enough for a lost measurement order to expire and be sent again, so a fit leaves out only agents
@@ -26,6 +29,31 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Minimum time between two judgements of the map's drift. Drift means that the map fits newer
 /// round trips worse than the round trips from which it was made. A judgement reads the whole mesh.
 const JUDGED_EVERY: Duration = Duration::from_secs(60);
+
+/// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
+/// the last fit.
+const NEWER_SHARE: i64 = 4;
+/// Drift (the growth of the map's error since the fit) is judged if at least `1 / FRESH_SHARE` of
+/// the measured pairs of agents are newer than the fit. Fewer pairs could all have been measured
+/// during one minute of unusual delays, which is not drift.
+const FRESH_SHARE: usize = 4;
+/// Minimum number of newer pairs for judging drift. A median over fewer pairs would mean little.
+const FEWEST_FRESH: usize = 10;
+/// The map has drifted only if its median error over the newer pairs is at least this many times
+/// its median error at the fit.
+const DRIFT_FACTOR: f64 = 1.5;
+/// The map has drifted only if its median error has also risen by at least this much. The fit error
+/// of a steady network is near zero, so `DRIFT_FACTOR` alone would be reached too easily.
+const DRIFT_ABOVE: f64 = 0.01;
+/// Maximum number of newly joined agents listed by name in the reason for a fit. Further agents are
+/// only counted.
+const NAMED: usize = 3;
+
+/// Number of newest embeddings that are always kept. An older embedding is kept only while a site
+/// with an open task is placed in it.
+const KEPT: i64 = 5;
+/// Maximum number of placements deleted in one pass, which takes well under a second.
+const FORGOTTEN_PER_PASS: i64 = 5_000;
 
 #[derive(Debug)]
 pub struct Fit {
@@ -53,7 +81,7 @@ impl Fit {
     }
 
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        kept_embeddings::prune(&self.scheduler).await?;
+        prune(&self.scheduler).await?;
         let mut tx = self.scheduler.begin().await?;
         let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
@@ -72,12 +100,12 @@ impl Fit {
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = gnp::dimensions_of_fit(mesh_state.landmarks.len(), wanted);
         let drift = match &newest {
-            Some(newest) if due::may_be_enough(newest) && self.may_judge(Instant::now()) => {
+            Some(newest) if may_be_enough(newest) && self.may_judge(Instant::now()) => {
                 Drift::survey(&mut tx, newest).await.context("survey the drift")?
             }
             _ => None,
         };
-        let Some(reason) = due::reason(&mesh_state, dimensions, newest.as_ref(), drift, asked) else {
+        let Some(reason) = reason(&mesh_state, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
             return Ok(());
         };
@@ -186,15 +214,187 @@ impl Fit {
     }
 }
 
+/// How well the newest embedding predicts the round trips measured after its fit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Drift {
+    /// Median error over the pairs measured after the fit, as in `gnp::Quality`.
+    now: f64,
+    /// Median error over the mesh on which the embedding was fitted.
+    fitted: f64,
+}
+
+impl Drift {
+    /// Measures the drift; `None` if too little was measured after the fit.
+    async fn survey(conn: &mut PgConnection, newest: &Newest) -> Result<Option<Self>, Error> {
+        let fresh = embeddings::pairs_measured_since(conn, newest.created_at).await?;
+        let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
+        if embedding.epoch() != newest.epoch {
+            return Ok(None);
+        }
+        let mesh: Mesh = measurements::mesh(conn).await?.into_iter().collect();
+        Ok(Self::between(&embedding, &mesh, newest.mesh_error, |pair| fresh.contains(&pair)))
+    }
+
+    fn between(
+        embedding: &Embedding,
+        mesh: &Mesh,
+        fitted: f64,
+        is_fresh: impl Fn((AgentId, AgentId)) -> bool,
+    ) -> Option<Self> {
+        let all = Quality::of(embedding, mesh).residuals().len();
+        let fresh = Quality::among(embedding, mesh, |a, b| is_fresh((a, b)));
+        let enough = fresh.residuals().len() >= FEWEST_FRESH.max(all.div_ceil(FRESH_SHARE));
+        fresh.median_error().filter(|_| enough).map(|now| Self { now, fitted })
+    }
+
+    fn is_large(self) -> bool {
+        self.now >= self.fitted * DRIFT_FACTOR && self.now >= self.fitted + DRIFT_ABOVE
+    }
+}
+
+/// Whether enough pairs of agents may have been measured since the fit to judge the drift. The row
+/// counts suffice, and the mesh need not be read, because a pair has at most two rows in the mesh,
+/// and a pair measured since the fit has at least one row newer than the fit.
+fn may_be_enough(newest: &Newest) -> bool {
+    let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
+    let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));
+    newer >= FEWEST_FRESH && newer * FRESH_SHARE * 2 >= rows
+}
+
+/// Why the map must be fitted again; `None` if it need not be.
+fn reason(
+    mesh_state: &MeshState,
+    dimensions: usize,
+    newest: Option<&Newest>,
+    drift: Option<Drift>,
+    asked: bool,
+) -> Option<String> {
+    let Some(newest) = newest else { return Some("first".to_owned()) };
+    if !mesh_state.holds(&newest.landmarks) {
+        return Some("landmarks changed".to_owned());
+    }
+    if !newest.newcomers.is_empty() {
+        return Some(joined(&newest.newcomers));
+    }
+    // The dimensions are compared only if the number of landmarks is unchanged. In a small fleet,
+    // an agent may be disconnected for a moment; a fit without it would have too few dimensions.
+    if newest.landmarks.len() == mesh_state.landmarks.len() && newest.dimensions != dimensions {
+        return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
+    }
+    if asked {
+        return Some("requested by the operator".to_owned());
+    }
+    if let Some(drift) = drift.filter(|drift| drift.is_large()) {
+        return Some(format!("drift {:.0} %, {:.0} % when it was fitted", drift.now * 100.0, drift.fitted * 100.0));
+    }
+    let renewed = newest.newer_rows > 0 && newest.newer_rows.saturating_mul(NEWER_SHARE) >= newest.mesh_rows;
+    (renewed && (newest.aged || !newest.mesh_busy)).then(|| {
+        let share = newest.newer_rows.saturating_mul(100) / newest.mesh_rows.max(1);
+        format!("{share} % of the mesh was measured again")
+    })
+}
+
+fn joined(names: &[String]) -> String {
+    let named = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let s = if names.len() == 1 { "" } else { "s" };
+    match names.len().saturating_sub(NAMED) {
+        0 => format!("agent{s} {named} joined"),
+        more => format!("agents {named} and {more} more joined"),
+    }
+}
+
+struct DueFit {
+    reason: String,
+    switches: PlainSwitches,
+    epoch: EmbeddingEpoch,
+    dimensions: usize,
+    mesh_state: MeshState,
+    mesh: Vec<MeshMeasurement>,
+    newest: Option<Newest>,
+    former: Option<Embedding>,
+}
+
+struct FinishedFit {
+    reason: String,
+    embedding: Embedding,
+    mesh_error: Option<f64>,
+    median_move: Option<Duration>,
+}
+
+impl DueFit {
+    /// Fits the embedding. If the fit fails, returns the mesh on which it failed.
+    fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
+        let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.mesh_state.landmarks);
+        // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
+        // new epoch, so it uses another seed.
+        let seed = self.epoch.get().unsigned_abs();
+        let Self { switches, epoch, dimensions, .. } = self;
+        let fitted = gnp::fit_with(switches, self.former.as_ref(), epoch, &mesh, landmarks, dimensions, seed);
+        let embedding = match fitted {
+            Ok(embedding) => embedding,
+            Err(error) => return Err((error, self.mesh)),
+        };
+        let mesh_error = Quality::of(&embedding, &mesh).median_error();
+        let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
+        Ok(FinishedFit { reason: self.reason, embedding, mesh_error, median_move })
+    }
+}
+
+impl FinishedFit {
+    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> NewEmbedding<'_> {
+        let Self { reason, embedding, mesh_error, median_move } = self;
+        NewEmbedding { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
+    }
+}
+
+/// Stores why the fit failed, as the answer to the operator who requested the fit.
+async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
+    embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
+    tx.commit().await.context("commit the refusal")
+}
+
+/// Explains to the operator why no map can be fitted. `unmeasured` is true if no agent has measured
+/// another agent.
+fn too_few(fleet: &Fleet, mesh_state: &MeshState, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
+    match (fleet.probers(), trouble) {
+        // The failed measurements are named first, because no landmark can be elected without
+        // measurements.
+        (_, Some(trouble)) if unmeasured => {
+            format!("no agent has reached the beacon of another: {trouble}")
+        }
+        (Err(cause), _) => explain::waits(&cause.into()),
+        (Ok(_), trouble) => format!(
+            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, but there are {}: {}",
+            mesh_state.landmarks.len(),
+            trouble
+                .map_or("`landfall agents list` shows which beacons are reached".to_owned(), ReachFailure::to_string)
+        ),
+    }
+}
+
+/// Deletes placements and embeddings that no site needs any more.
+async fn prune(scheduler: &Leader) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
+    tx.commit().await.context("commit what was forgotten")?;
+    if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
+        scheduler.wakes.fit.notify_one();
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
+
     use sqlx::PgPool;
 
+    use crate::gnp::Placement;
     use crate::jobs::fixtures::Trial;
-    use crate::model::AgentId;
-    use crate::store::embeddings::NewEmbedding;
+    use crate::model::Rtt;
     use crate::store::schedulers::terms::Role;
+
+    use super::*;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_drift_is_judged_at_most_once_a_minute(pool: PgPool) {
@@ -320,5 +520,70 @@ mod tests {
         let trial = Trial::new(pool, 2).await;
         trial.mesh(&trial.agents).await;
         assert!(trial.fitted().await.is_none());
+    }
+
+    /// Eight agents on a line with 10 ms between neighbours, and their mesh with every distance
+    /// multiplied by `factor`.
+    fn line(factor: f64) -> (Embedding, Mesh) {
+        let epoch = EmbeddingEpoch::new(1);
+        let mut mesh = Mesh::new();
+        let mut placed = BTreeMap::new();
+        for i in 0..8_i32 {
+            let coordinate = vec![f64::from(i) * 10.0, 0.0];
+            placed.insert(AgentId::new(i64::from(i)), Placement { epoch, coordinate, fit_error: 0.0 });
+            for j in (0..8_i32).filter(|&j| j != i) {
+                let rtt = Rtt::try_from_millis_f64(f64::from((i - j).abs()) * 10.0 * factor).unwrap();
+                mesh.insert(AgentId::new(i64::from(i)), AgentId::new(i64::from(j)), rtt);
+            }
+        }
+        let landmarks = (0..4).map(AgentId::new).collect();
+        (Embedding::from_parts(epoch, 1, landmarks, placed, 0.0).unwrap(), mesh)
+    }
+
+    #[test]
+    fn drift_is_seen_when_distances_change_and_not_when_few_were_measured() {
+        let (map, slower) = line(1.2);
+        let drift = Drift::between(&map, &slower, 0.04, |_| true).expect("everything is fresh");
+        assert!((drift.now - 1.2_f64.ln()).abs() < 1e-3 && drift.is_large(), "{drift:?}");
+        assert!(!Drift { fitted: 0.15, ..drift }.is_large(), "it never fitted better");
+        assert!(!Drift { now: 0.004, fitted: 0.001 }.is_large(), "four times next to nothing");
+        assert_eq!(Drift::between(&map, &slower, 0.04, |(a, _)| a == AgentId::new(0)), None, "7 of 28 pairs");
+    }
+
+    #[test]
+    fn newcomers_are_named_and_many_counted() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        assert_eq!(joined(&names[..1]), "agent a joined");
+        assert_eq!(joined(&names[..2]), "agents a, b joined");
+        assert_eq!(joined(&names), "agents a, b, c and 2 more joined");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        trial.mesh(&trial.agents).await;
+        trial.fitted().await.expect("an embedding");
+        let (_, waiting) = trial.task("waits.cn").await;
+        let (done, _) = trial.task("done.cn").await;
+        trial.execute_for("update tasks set state = 'cancelled' where id = $1", done.get()).await;
+        trial
+            .execute(
+                "insert into site_placements (site_id, epoch, coordinate, fit_error)
+                 select sites.id, epoch, array[1, 1, 1, 0], 0 from sites, embeddings",
+            )
+            .await;
+        for _ in 0..KEPT + 3 {
+            embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
+            trial.fitted().await.expect("an embedding");
+        }
+        trial.fitted().await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT + 1, "one site waits in the first");
+        assert_eq!(trial.count("select site_id from site_placements").await, waiting.get());
+        assert_eq!(trial.count("select count(*) from embedding_history").await, KEPT + 4);
+
+        trial.execute("update tasks set state = 'cancelled'").await;
+        trial.fitted().await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT);
+        assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, KEPT);
     }
 }

@@ -17,9 +17,13 @@ use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier,
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::past_crawls;
-use crate::store::measurements::MeshMeasurement;
-use crate::store::{embeddings, measurements};
+use crate::store::embeddings;
+use crate::store::measurements::{self, MeshMeasurement};
 use crate::strategy::learned::LearnedCorrections;
+
+/// Age after which crawl residuals are read again. A single crawl changes little, and reading the
+/// residuals of a thousand agents takes a tenth of a second.
+const RESIDUALS_AGE: Duration = Duration::from_secs(10);
 
 /// An embedding and, if it could be made, its refined map.
 #[derive(Debug)]
@@ -33,12 +37,12 @@ pub struct CurrentMap {
 
 impl CurrentMap {
     /// Whether a non-landmark agent made one of the measurements.
-    pub(in crate::jobs) fn has_claims(&self, measured: &[(AgentId, Rtt)]) -> bool {
+    pub(super) fn has_claims(&self, measured: &[(AgentId, Rtt)]) -> bool {
         measured.iter().any(|(agent, _)| !self.embedding.landmarks().contains(agent))
     }
 
     /// The measurements of a site that has only one location, without rejected claims.
-    pub(in crate::jobs) fn believed(
+    pub(super) fn believed(
         &self,
         positions: &BTreeMap<AgentId, Position>,
         measured: &[(AgentId, Rtt)],
@@ -63,17 +67,13 @@ pub struct MapCache {
     residuals: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
 }
 
-/// Age after which crawl residuals are read again. A single crawl changes little, and reading the
-/// residuals of a thousand agents takes a tenth of a second.
-const RESIDUALS_AGE: Duration = Duration::from_secs(10);
-
 impl MapCache {
     pub fn new(tier: Tier) -> Self {
         Self { tier, ..Self::default() }
     }
 
     /// Corrections from the residuals of the agents' newest crawls, at most [`RESIDUALS_AGE`] old.
-    pub(in crate::jobs) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
+    pub(super) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
         let mut kept = self.residuals.lock().await;
         if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
             return Ok(Arc::clone(residuals));
@@ -91,7 +91,7 @@ impl MapCache {
 
     /// The newest embedding with its refined map; `None` if there is no embedding. `begin` begins
     /// the transaction that reads both.
-    pub(in crate::jobs) async fn current(
+    pub(super) async fn current(
         &self,
         begin: impl Future<Output = anyhow::Result<Transaction<'static, Postgres>>>,
     ) -> anyhow::Result<Option<Arc<CurrentMap>>> {
@@ -129,7 +129,7 @@ impl MapCache {
 
     /// The newest embedding; `None` if there is none. Each embedding is read only once, because
     /// embeddings never change.
-    pub(in crate::jobs) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
+    pub(super) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;
         if kept.as_ref().map(|known| known.epoch()) != epoch {
