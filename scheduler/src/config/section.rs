@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::error::{ConfigError, value};
-use crate::model::duration::{self, in_largest_unit};
+use crate::model::durations_and_sizes::{deserialize_duration, in_largest_unit};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl Setting for u32 {
 
 impl Setting for Duration {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        duration::deserialize(from)
+        deserialize_duration(from)
     }
 
     fn said(self) -> String {

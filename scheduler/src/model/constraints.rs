@@ -11,8 +11,8 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::model::quota::{self, QuotaUse};
-use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
+use crate::model::quota_and_address_budget::{self, QuotaUse};
+use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, durations_and_sizes, naming};
 
 /// Maximum number of values in a list of constraints, and of tags of an agent. This maximum is
 /// small, because the scheduler often compares all values with every agent.
@@ -70,8 +70,8 @@ pub struct ConstraintsRequest {
     #[serde(rename = "tag", deserialize_with = "one_or_many")]
     pub tags: Vec<String>,
     /// Maximum number of bytes that one agent fetches for the batch within 24 hours, such as 2GB
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    #[serde(deserialize_with = "size::deserialize")]
+    #[arg(long, value_name = "SIZE", value_parser = durations_and_sizes::parse_size)]
+    #[serde(deserialize_with = "durations_and_sizes::optional_size")]
     pub bytes_per_day: Option<u64>,
     /// What happens to sites that no agent may crawl: they wait, or they fail
     #[arg(long, value_name = "wait|fail", hide_possible_values = true)]
@@ -102,7 +102,7 @@ impl From<Constraints> for ConstraintsRequest {
 impl ConstraintsRequest {
     /// Checks the bounds of each value, and normalises and sorts the lists.
     pub fn checked(self) -> Result<Self, OutOfBounds> {
-        self.bytes_per_day.map_or(Ok(()), quota::check)?;
+        self.bytes_per_day.map_or(Ok(()), quota_and_address_budget::check)?;
         Ok(Self {
             countries: list("country", &self.countries, country)?,
             carriers: list("carrier", &self.carriers, carrier)?,

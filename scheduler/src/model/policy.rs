@@ -11,8 +11,7 @@ use humantime::parse_duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::contact_url::{ContactUrl, InvalidContact};
-use crate::model::duration::in_largest_unit;
-use crate::model::{duration, size};
+use crate::model::durations_and_sizes::{self, in_largest_unit};
 
 /// Maximum of `max_pages` and of `max_depth`: the greatest value of the store's 32-bit columns.
 const MOST: u32 = i32::MAX.unsigned_abs();
@@ -114,8 +113,8 @@ policy! {
     #[arg(long, value_name = "N")]
     max_pages: u32 = 200;
     /// Maximum number of body bytes, such as 64MB or 1.5GiB
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    #[asked(deserialize_with = "size::deserialize")]
+    #[arg(long, value_name = "SIZE", value_parser = durations_and_sizes::parse_size)]
+    #[asked(deserialize_with = "durations_and_sizes::optional_size")]
     max_bytes: u64 = 64 << 20;
     /// Maximum number of links from the start page; 0 means only the start page
     #[arg(long, value_name = "N")]
@@ -126,18 +125,18 @@ policy! {
     max_hosts: u32 = 50;
     /// Maximum duration, such as 15m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(deserialize_with = "duration::optional")]
+    #[asked(deserialize_with = "durations_and_sizes::optional_duration")]
     #[stored(rename = "max_duration_ms", with = "millis")]
     max_duration: Duration = Duration::from_secs(15 * 60);
     /// Minimum time between the starts of two requests to a site, such as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(deserialize_with = "duration::optional")]
+    #[asked(deserialize_with = "durations_and_sizes::optional_duration")]
     #[stored(rename = "request_interval_ms", with = "millis")]
     request_interval: Duration = Duration::from_secs(1);
     /// The same for a site of 100,000 pages or more; from 100 pages on, interpolated by the
     /// logarithm of the size
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(deserialize_with = "duration::optional")]
+    #[asked(deserialize_with = "durations_and_sizes::optional_duration")]
     #[stored(rename = "shortest_interval_ms", with = "millis")]
     shortest_interval: Duration = Duration::from_secs(1);
     /// Whether sitemaps are read
@@ -163,7 +162,7 @@ policy! {
     /// Crawl each site again this long after its crawl ended, such as 7d; 1h to 365d [default:
     /// never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(deserialize_with = "duration::optional")]
+    #[asked(deserialize_with = "durations_and_sizes::optional_duration")]
     #[stored(rename = "recrawl_interval_ms", serialize_with = "millis::serialize", deserialize_with = "millis::perhaps")]
     recrawl_interval: Duration;
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::facts::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status};
 use crate::gnp::{FEWEST_LANDMARKS, SMALL_FLEET};
-use crate::model::service::ServiceState;
-use crate::model::size::readable;
-use crate::model::words;
+use crate::model::durations_and_sizes::readable_size;
+use crate::model::{ServiceState, words};
 
 /// Maximum number of agents or schedulers that a message names.
 const NAMED: usize = 3;
@@ -319,7 +318,7 @@ fn is_low(disk: DiskSpace) -> bool {
 }
 
 fn room(disk: DiskSpace) -> String {
-    format!("{} of {} are free", readable(disk.free), readable(disk.size))
+    format!("{} of {} are free", readable_size(disk.free), readable_size(disk.size))
 }
 
 #[cfg(test)]

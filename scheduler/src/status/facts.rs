@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::model::service::ServiceState;
-use crate::model::{BatchId, Strategy};
+use crate::model::{BatchId, ServiceState, Strategy};
 use crate::throughput::Estimate;
 
 /// Facts about the whole system.

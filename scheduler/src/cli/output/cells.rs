@@ -16,7 +16,7 @@ pub(crate) fn more(more: u64) -> String {
     }
 }
 
-pub(crate) use crate::model::size::readable as bytes_cell;
+pub(crate) use crate::model::durations_and_sizes::readable_size as bytes_cell;
 
 pub(crate) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)

@@ -16,7 +16,7 @@ use sqlx::types::ipnet::IpNet;
 
 use crate::jobs::leadership::Leader;
 use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
-use crate::model::quota::QuotaUse;
+use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::assignments::{self, UnassignScope, WaitingTask, available_agents};
 use crate::store::batches::{constraints, quotas};

@@ -5,9 +5,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Nominee;
-use crate::model::AgentId;
 use crate::model::geo::Position;
-use crate::model::service::{ServiceFacts, ServiceState};
+use crate::model::{AgentId, ServiceFacts, ServiceState};
 use crate::store::agents::refusals::Refusal;
 use crate::store::assignments::loads::ReportedLoad;
 use crate::store::rows::Rows;

@@ -83,8 +83,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::model::service::ServiceState;
-    use crate::model::{ChoiceCause, ChoiceReasons, Gain, Strategy};
+    use crate::model::{ChoiceCause, ChoiceReasons, Gain, ServiceState, Strategy};
     use crate::store::agents::{self, sessions};
     use crate::store::assignments::available_agents::available;
     use crate::store::assignments::movable_tasks::{hold_on, waiting_at};

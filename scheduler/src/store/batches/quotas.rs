@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::model::quota::QuotaUse;
+use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
 
 use crate::store::Error;

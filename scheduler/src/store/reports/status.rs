@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use crate::model::service::ServiceFacts;
+use crate::model::ServiceFacts;
 use crate::status::{AgentStatus, BatchStatus, DatabaseStatus, LandmarkStatus, MapStatus, Status};
 use crate::throughput::{self, RATE_WINDOW};
 

@@ -6,7 +6,7 @@ use landfall_lab::cluster::Cluster;
 use landfall_lab::evidence::check::{FullestWindow, RequestLimit, most_at_once};
 use landfall_lab::world::scenario::{Layout, PAPER, Scenario};
 use landfall_lab::world::site_servers::Access;
-use landfall_scheduler::model::address_budget::permitted_crawls;
+use landfall_scheduler::model::quota_and_address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, beside, cluster, count, submit_list};
 

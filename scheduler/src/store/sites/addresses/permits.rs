@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
-use crate::model::address_budget::{most_counted, permitted_crawls, shared_network};
+use crate::model::quota_and_address_budget::{most_counted, permitted_crawls, shared_network};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use crate::store::Error;
 use crate::store::leases::{self, Ending};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
-use crate::model::address_budget::{most_counted, permitted_crawls};
+use crate::model::quota_and_address_budget::{most_counted, permitted_crawls};
 use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::words;
+
 words!(
     /// A stage of the work before a task has an agent. A stage can be stopped for the whole fleet.
     Stage {
