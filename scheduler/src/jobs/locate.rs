@@ -1,7 +1,7 @@
 //! Locating: when every prober has answered for a site, computes the site's placement in the
-//! embedding and moves its tasks to the state located. Also judges whether the site has one location
-//! or several, looks up its geographic position, and places the sites of open tasks in a new
-//! embedding.
+//! embedding and moves its tasks to the state located. Also judges whether the site has one
+//! location or several, looks up its geographic position, and places the sites of open tasks in a
+//! new embedding.
 //!
 //! Every wait is bounded. If no prober could measure a site, its tasks become located, and the
 //! reason is stored. If a site has too few measurements, or the fleet has no map, its tasks become
@@ -215,7 +215,8 @@ async fn look_up(scheduler: &Leader, sites: &[SiteId]) -> anyhow::Result<()> {
 /// The inputs from which the current detector was created.
 type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 
-/// Judges sites with the newest embedding.
+/// Judges sites with the newest embedding. A detector is created only when the epoch or the agents'
+/// positions change, because its creation draws thousands of points from the map.
 #[derive(Debug, Default)]
 struct Judge {
     /// Locked only while the detector is read or replaced, not while sites are judged.

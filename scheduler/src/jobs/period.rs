@@ -1,5 +1,5 @@
-//! Runs a job periodically and on signals. A quiet scheduler runs its jobs less often. A failed pass
-//! is logged once, and the next pass tries again; there are no retries inside a pass.
+//! Runs a job periodically and on signals. A quiet scheduler runs its jobs less often. A failed
+//! pass is logged once, and the next pass tries again; there are no retries inside a pass.
 
 use std::future::Future;
 use std::time::Duration;

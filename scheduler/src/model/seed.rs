@@ -11,9 +11,9 @@ pub const fn spread(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The seed of the random choice of an agent for a task. The seed depends only on the task and on the
-/// number of the task's earlier choices, so a choice can be repeated exactly. The seeds of tasks with
-/// consecutive identifiers are unrelated.
+/// The seed of the random choice of an agent for a task. The seed depends only on the task and on
+/// the number of the task's earlier choices, so a choice can be repeated exactly. The seeds of tasks
+/// with consecutive identifiers are unrelated.
 pub const fn of_choice(task: TaskId, choices: i64) -> u64 {
     spread(task.get().cast_unsigned() ^ choices.cast_unsigned().rotate_left(48))
 }

@@ -1,7 +1,7 @@
 //! Causes: why a task waits, why its agent was chosen, and why a fallback replaced a strategy.
 //!
-//! The store contains each cause as a word. The messages of the protocol have an enum value for each
-//! word. [`crate::strategy::explain`] turns causes into sentences for display, which are never
+//! The store contains each cause as a word. The messages of the protocol have an enum value for
+//! each word. [`crate::strategy::explain`] turns causes into sentences for display, which are never
 //! stored.
 
 use serde::{Deserialize, Serialize};

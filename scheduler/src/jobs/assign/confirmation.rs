@@ -1,7 +1,7 @@
 //! Confirming: before a site of a `gnp-confirmed` batch is assigned, the agents that may be nearest
 //! (the confirmers) measure it. Sites with uncertain distances are also confirmed while their
-//! `gnp-balanced` or `earliest-finish` tasks wait for a slot. This file decides which tasks wait for
-//! a confirmation, and holds them until it ends.
+//! `gnp-balanced` or `earliest-finish` tasks wait for a slot. This file decides which tasks wait
+//! for a confirmation, and holds them until it ends.
 //!
 //! Each pass ends confirmations that are complete or overdue, begins requested confirmations, and
 //! orders the next measurement of each open confirmation. A site has one open order at a time, so

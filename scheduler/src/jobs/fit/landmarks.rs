@@ -3,12 +3,12 @@
 //! The jobs `fit` and `locate` both use [`MeshState`], so that they agree on whether a map is valid
 //! or expected soon.
 //!
-//! If an elected landmark stays disconnected, an election replaces it; the other landmarks stay. One
-//! landmark is replaced per pass, and the new landmark is used only from the next pass on. With one
-//! replacement per pass, not all landmarks are replaced at once if half of a fleet is disconnected
-//! for a while. After a replacement the map is fitted again in the background; until then the old
-//! map is used. If the lost landmark returns, it is an ordinary agent. A landmark set by hand is
-//! never replaced.
+//! If an elected landmark stays disconnected, an election replaces it; the other landmarks stay.
+//! One landmark is replaced per pass, and the new landmark is used only from the next pass on. With
+//! one replacement per pass, not all landmarks are replaced at once if half of a fleet is
+//! disconnected for a while. After a replacement the map is fitted again in the background; until
+//! then the old map is used. If the lost landmark returns, it is an ordinary agent. A landmark set
+//! by hand is never replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
