@@ -14,10 +14,9 @@ use landfall_proto::v1::measurement_failure::Reason;
 use crate::config::Metric;
 use crate::model::constraints::{ConstraintsRequest, UnmetAction};
 use crate::model::geo::Position;
-use crate::model::service::ServiceState;
 use crate::model::{
-    Blocker, Budget, FallbackCause, Gain, OutOfBounds, Parting, PolicyRequest, ReasonKind, ReportGroup, Rtt, TaskState,
-    UnmetCause, WaitCause, naming,
+    Blocker, Budget, FallbackCause, Gain, OutOfBounds, Parting, PolicyRequest, ReasonKind, ReportGroup, Rtt,
+    ServiceState, TaskState, UnmetCause, WaitCause, naming,
 };
 use crate::status::AttentionKind;
 use crate::store::agents::enrolments::State as EnrolmentState;
