@@ -19,50 +19,45 @@
 //! last component is not negative. Every result depends only on the arguments and the seed. No
 //! public signature contains a type from the crates argmin or nalgebra.
 
-mod anycast;
-mod distance;
+mod anycast_score;
+mod anycast_verdict;
 mod elect;
 mod embedding;
+mod embedding_quality;
 mod fit;
 #[cfg(test)]
 mod fixture;
 mod locate;
-mod mesh;
+mod measured_distances;
+mod mesh_and_distance;
 mod objective;
 mod refined;
-mod site_place;
 mod switches;
 pub mod trust;
 
-pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
-pub(crate) use distance::predicted_ms;
-pub use elect::eligibility::{ElectError, FEWEST_ELECTED, SMALL_FLEET};
-pub use elect::improve::elect_held_out;
-pub use elect::k_medoids::{ELECTION_SEED, elect};
+pub use anycast_verdict::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
+pub use elect::election_and_replacement::{ELECTION_SEED, ElectedLandmark, elect, elect_held_out, replace_landmark};
+pub use elect::eligibility_and_cost::{ElectError, FEWEST_ELECTED, Nominee, SMALL_FLEET};
 pub use elect::landmark_worth::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
-pub use elect::replace::replace_landmark;
-pub use elect::{ElectedLandmark, Nominee};
 pub(crate) use embedding::is_coordinate;
-pub use embedding::projection;
-pub use embedding::quality::{AgentQuality, Quality, Residual};
 pub use embedding::{
-    Embedding, EpochMismatch, FEWEST_LANDMARKS, PartsError, Placement, default_dimensions, dimensions_of_fit,
+    Embedding, EpochMismatch, FEWEST_LANDMARKS, PartsError, Placement, default_dimensions, dimensions_of_fit, project,
 };
-pub use fit::rejection::{RejectedFit, check as check_fit};
-pub use fit::{FitError, fit, fit_with};
-pub use locate::nearest::{Nearest, RaggedCoordinates};
-pub use locate::{LocateError, Locator, Solver};
-pub use mesh::Mesh;
-pub use refined::{Posterior, Prediction, Refined};
-pub use site_place::{PredictedRtt, SitePlace};
+pub use embedding_quality::{AgentQuality, Quality, Residual};
+pub use fit::{RejectedFit, check_fit, fit, fit_with};
+pub use locate::{LocateError, Locator, Nearest, RaggedCoordinates, Solver};
+pub use measured_distances::FitError;
+pub use mesh_and_distance::Mesh;
+pub(crate) use mesh_and_distance::predicted_ms;
+pub use refined::{Posterior, PredictedRtt, Prediction, Refined, SitePlace};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
-    use super::distance::distance;
     use super::fixture::{EPOCH, agent, fitted, hosts, mesh_of, rtt};
+    use super::mesh_and_distance::distance;
     use super::*;
     use crate::model::{AgentId, Rtt};
 

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-use super::distance::distance;
+use super::mesh_and_distance::distance;
 use super::{Embedding, Mesh, Nominee, fit};
 
 /// The epoch of the maps that [`fitted`] returns.

@@ -7,13 +7,12 @@
 //! agents.
 
 mod host_cost;
-mod levenberg_marquardt;
 mod locator;
-pub(super) mod nearest;
-pub(super) mod simplex;
-mod solver;
-mod starts;
-pub(super) mod with_switches;
+mod nearest_agents;
+mod search_and_starts;
 
+pub(super) use locator::{Descent, place_with_switches};
 pub use locator::{LocateError, Locator};
-pub use solver::Solver;
+pub use nearest_agents::{Nearest, RaggedCoordinates};
+pub use search_and_starts::Solver;
+pub(super) use search_and_starts::{SimplexError, StopRule};

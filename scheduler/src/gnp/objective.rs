@@ -3,7 +3,7 @@
 //! Costs are finite for all inputs, because the simplex panics if its first step meets a NaN, and
 //! reports a later NaN as an error.
 
-use super::distance::distance;
+use super::mesh_and_distance::distance;
 
 /// The cost that replaces a cost that is not finite; larger than any real cost.
 pub(super) const WORST: f64 = 1e30;

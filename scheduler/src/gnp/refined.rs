@@ -8,27 +8,19 @@
 //! ([`RefinedSwitches`]) to measure how much each improves predictions
 //! (`docs/evaluation/accuracy.md`). The modules are:
 //!
-//! - [`map`]: the parts of the map of one epoch;
+//! - [`map`]: the parts of the map of one epoch, and the choice of its constants by agents that are
+//!   located as if they were sites;
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
-//! - [`gauss_newton`]: the method that moves agents to better places;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
-//! - [`held_out`]: locates agents as if they were sites, to choose the constants of the kriging;
-//! - [`penalty`]: the penalty added to predictions that are compared with measurements;
-//! - [`cloud`]: the possible points of a site;
-//! - [`weighted_points`]: the weights of these points by the site's measurements;
-//! - [`posterior`]: the predictions for a site.
+//! - [`cloud`]: the possible points of a site, and their weights by the site's measurements;
+//! - [`site_prediction`]: the predictions for a site.
 
 mod cloud;
-mod confirmers;
-mod gauss_newton;
-mod held_out;
 mod kriging;
 mod layout;
 mod map;
-mod penalty;
-mod posterior;
-mod weighted_points;
+mod site_prediction;
 
-pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 pub use map::Refined;
-pub use posterior::{Posterior, Prediction};
+pub(super) use map::{HeldOut, MOST_AGENTS, Prepared};
+pub use site_prediction::{Posterior, PredictedRtt, Prediction, SitePlace};

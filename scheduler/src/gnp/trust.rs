@@ -17,27 +17,15 @@
 //! alone would not suffice, because networks differ in how symmetric they are. A bias must also be
 //! several times as large as its own standard error.
 
-mod alarm;
-mod asymmetry;
-mod bias_and_spread;
-mod claim;
-mod collusion;
-mod evidence;
-mod finding;
-mod judgement;
-mod jury;
-mod light;
-mod reason;
-pub mod release;
-mod residual;
-mod set_aside;
-mod sites;
+mod evidence_and_findings;
+mod fits_without_outliers;
+mod proven_lies_and_claims;
 #[cfg(test)]
 mod tests;
 
-pub use alarm::{ALARM_ONE_IN, Alarm};
-pub use claim::believed;
-pub use evidence::TrustEvidence;
-pub use finding::{Finding, FleetTrust, Kind, Trust};
-pub use judgement::judge;
-pub use sites::FEWEST_SITES;
+pub use evidence_and_findings::{
+    ALARM_ONE_IN, Alarm, CONSISTENT, Finding, FleetTrust, Kind, PROBATION_AGE, PROBATION_SITES, Trust, TrustEvidence,
+    is_consistent,
+};
+pub use fits_without_outliers::{FEWEST_SITES, judge};
+pub use proven_lies_and_claims::believed;

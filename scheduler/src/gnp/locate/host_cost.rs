@@ -1,5 +1,5 @@
-//! One host and the agents around it: the cost that every [`Solver`](super::solver::Solver)
-//! minimises, and the local quadratic model of this cost.
+//! One host and the agents around it: the cost that every [`Solver`](super::Solver) minimises, and
+//! the local quadratic model of this cost.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
 //! prefers places near agents:

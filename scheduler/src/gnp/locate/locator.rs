@@ -1,17 +1,15 @@
-//! Prepares an embedding for locating hosts by the agents' measurements, and for finding the
-//! nearest agents of hosts.
+//! Prepares an embedding for locating hosts by the agents' measurements, and places hosts also with
+//! any switches of the plain map.
 
 use std::fmt::Debug;
 
+use crate::gnp::objective::{Anchor, Loss, rms_relative_error, softening};
 use crate::gnp::{Embedding, Placement, PlainSwitches};
 use crate::model::{AgentId, Rtt};
 
-use super::host_cost::Anchorage;
-use super::nearest::{Nearest, RaggedCoordinates};
-use super::simplex::SimplexError;
-use super::solver::Solver;
-use super::starts::restart_cost;
-use super::with_switches;
+use super::host_cost::{Anchorage, PRIOR, PRIOR_REACH};
+use super::nearest_agents::{Nearest, RaggedCoordinates};
+use super::search_and_starts::{SimplexError, Solver, StopRule, minimise, restart_cost};
 
 /// Maximum number of dimensions in which a host can be placed.
 const MOST_DIMENSIONS: usize = 64;
@@ -91,7 +89,7 @@ impl Locator<'_> {
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, rtt.as_millis_f64())).collect();
         let (coordinate, fit_error) = match self.embedding.switches() == PlainSwitches::default() {
             true => self.anchorage.place(&known, solver)?,
-            false => with_switches::place_host(self.embedding, &known).map_err(LocateError::Solver)?,
+            false => place_host_with_switches(self.embedding, &known).map_err(LocateError::Solver)?,
         };
         Ok(Placement { epoch: self.embedding.epoch(), coordinate, fit_error })
     }
@@ -134,6 +132,100 @@ impl<const N: usize> AnyAnchorage for Anchorage<N> {
     }
 }
 
+/// Maximum number of anchors at which the search with any switches starts, the nearest first.
+const MOST_ANCHORS: usize = 9;
+
+/// The starts of a search with any switches: the coordinates of the nearest anchors.
+fn nearest_anchors<'a>(anchors: &[Anchor<'a>]) -> impl Iterator<Item = &'a [f64]> {
+    let mut nearest: Vec<Anchor<'a>> = anchors.to_vec();
+    nearest.sort_by(|a, b| a.measured.total_cmp(&b.measured));
+    nearest.into_iter().take(MOST_ANCHORS).map(|anchor| anchor.coordinate)
+}
+
+/// The step length of the first simplex, as a share of the map's scale (the median distance).
+const STEP: f64 = 0.1;
+/// The stopping rule allows many steps, because Ng and Zhang's cost is flat near its minimum.
+const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::gnp) struct Descent {
+    pub(in crate::gnp) loss: Loss,
+    /// Whether hosts have a height. If false, all heights are zero.
+    pub(in crate::gnp) height: bool,
+    /// The map's scale, in milliseconds.
+    pub(in crate::gnp) scale: f64,
+}
+
+impl Descent {
+    pub(in crate::gnp) fn of(switches: PlainSwitches, scale: f64) -> Self {
+        let PlainSwitches { log, robust, height, .. } = switches;
+        Self { loss: Loss { log, robust }, height, scale }
+    }
+
+    /// Minimises `cost` by the simplex, from `start`; `step` is a share of the scale.
+    pub(in crate::gnp) fn minimise(
+        self,
+        cost: impl Fn(&[f64]) -> f64,
+        start: &[f64],
+        step: f64,
+        stop: StopRule,
+    ) -> Result<Vec<f64>, SimplexError> {
+        let step = step * self.scale;
+        if self.height {
+            return Ok(minimise(cost, start, step, stop)?.point);
+        }
+        let level = |place: &[f64]| [place, &[0.0]].concat();
+        let dimensions = start.len().saturating_sub(1);
+        let found = minimise(|place| cost(&level(place)), &start[..dimensions], step, stop)?;
+        Ok(level(&found.point))
+    }
+}
+
+/// Returns the coordinate of the host whose measured distances are in `anchors`. The prior keeps
+/// the host near the coordinates in `agents`. If `agents` is `None`, there is no prior.
+pub(in crate::gnp) fn place_with_switches(
+    anchors: &[Anchor<'_>],
+    agents: Option<&[&[f64]]>,
+    descent: Descent,
+) -> Result<Vec<f64>, SimplexError> {
+    let softening = softening(descent.scale);
+    let cost = |host: &[f64]| {
+        descent.loss.of(host, anchors, softening) + agents.map_or(0.0, |agents| prior(host, agents, descent.scale))
+    };
+    let mut best: Option<(f64, Vec<f64>)> = None;
+    for start in nearest_anchors(anchors) {
+        let mut found = descent.minimise(cost, start, STEP, STOP)?;
+        if let Some(height) = found.last_mut() {
+            *height = height.abs();
+        }
+        let lower = cost(&found);
+        if best.as_ref().is_none_or(|(least, _)| lower < *least) {
+            best = Some((lower, found));
+        }
+    }
+    Ok(best.map(|(_, point)| point).unwrap_or_default())
+}
+
+/// Returns the coordinate and the fit error of a host, with any switches. `measured` contains
+/// pairs of an agent's index and a round trip in milliseconds.
+fn place_host_with_switches(embedding: &Embedding, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
+    let agents: Vec<&[f64]> = embedding.agents().values().map(|placement| placement.coordinate.as_slice()).collect();
+    let anchors: Vec<Anchor<'_>> =
+        measured.iter().map(|&(agent, measured)| Anchor { coordinate: agents[agent], measured }).collect();
+    let near = embedding.switches().prior.then_some(agents.as_slice());
+    let coordinate = place_with_switches(&anchors, near, Descent::of(embedding.switches(), embedding.scale()))?;
+    let fit_error = rms_relative_error(&coordinate, &anchors);
+    Ok((coordinate, fit_error))
+}
+
+fn prior(host: &[f64], agents: &[&[f64]], scale: f64) -> f64 {
+    let dimensions = host.len().saturating_sub(1);
+    let square = |agent: &&[f64]| -> f64 { host[..dimensions].iter().zip(*agent).map(|(a, b)| (a - b).powi(2)).sum() };
+    let nearest = agents.iter().map(square).fold(f64::INFINITY, f64::min);
+    let reach = PRIOR_REACH * scale;
+    PRIOR * (nearest / (reach * reach)).ln_1p()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -142,12 +234,13 @@ mod tests {
     use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
 
-    use super::*;
-    use crate::gnp::distance::distance;
-    use crate::gnp::locate::starts::RESTART;
+    use crate::gnp::locate::search_and_starts::RESTART;
+    use crate::gnp::mesh_and_distance::distance;
     use crate::gnp::{elect, fit, is_coordinate};
     use crate::model::EmbeddingEpoch;
     use crate::simulate::{Draw, Matrix};
+
+    use super::*;
 
     const BOTH: [Solver; 2] = [Solver::Simplex, Solver::LevenbergMarquardt];
 

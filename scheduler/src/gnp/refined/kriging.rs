@@ -22,8 +22,8 @@ use rand::seq::SliceRandom;
 
 use crate::gnp::objective::log_error;
 
-use super::gauss_newton::reach;
 use super::layout::LaidOut;
+use super::layout::reach;
 
 /// A residual larger than this is treated as an outlier: the noise assumed for it grows with
 /// its size.

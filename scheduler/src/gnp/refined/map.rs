@@ -1,17 +1,33 @@
 //! Builds the refined map of one epoch: for each number of dimensions the layout, the kriging and
-//! the cloud, and one prediction penalty.
+//! the cloud. Chooses the kriging's constants and the prediction penalty by held-out agents, which
+//! are located like sites, from the landmarks' measurements alone.
+//!
+//! The kriging constants, the prediction penalty and the landmarks are chosen by the errors of the
+//! distances predicted for held-out agents. Sites cannot be used instead, because their true
+//! distances to agents are unknown.
+//!
+//! The shortest of many predictions is usually too short (the winner's curse: Capen, Clapp and
+//! Campbell 1971). The nearest landmark's distance is measured, not predicted, so it is not usually
+//! too short.
+//!
+//! The best penalty depends on the network, so it is chosen by holding out agents as sites. The
+//! held-out agents are located by the current landmarks, and by sets of agents drawn at random as
+//! landmarks. More sets make the result depend less on chance.
 
 use std::collections::BTreeMap;
 
-use crate::gnp::fit::{FitError, Measured, check};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+use rand::seq::SliceRandom;
+
+use crate::gnp::measured_distances::{FitError, Measured, check};
 use crate::gnp::{Mesh, RefinedSwitches};
 use crate::model::AgentId;
+use crate::model::stats::count;
 
-use super::cloud::{Cloud, PARTICLES, UncorrectedPoints};
-use super::held_out::choose_constants;
-use super::kriging::Kriging;
+use super::cloud::{Cloud, PARTICLES, UncorrectedPoints, WeightedPoints};
+use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{DIMENSIONS, LaidOut, Layout, SINGLE_DIMENSION, SOFTENING};
-use super::penalty;
 
 /// The refined map of one epoch.
 #[derive(Debug)]
@@ -48,7 +64,7 @@ impl Refined {
         let layers = meshes.iter().map(layer).collect();
         let penalty = constants
             .filter(|_| ingredients.penalty)
-            .map_or(0.0, |constants| penalty::choose(&middle, constants, landmarks.len(), ingredients.residuals));
+            .map_or(0.0, |constants| choose_penalty(&middle, constants, landmarks.len(), ingredients.residuals));
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
@@ -67,17 +83,230 @@ pub(super) struct Layer {
     pub(super) cloud: Cloud,
 }
 
+/// Points of a held-out agent's cloud. Comparing sets of constants or of landmarks needs fewer
+/// points than predicting for sites.
+const HELD_OUT_PARTICLES: usize = 600;
+/// The share of the errors that counts in the score. The largest errors are left out, because they
+/// come from unusual pairs, which no constants and no landmarks predict well.
+const SCORED: f64 = 0.8;
+
+/// Agents are held out only in meshes of at most this many agents. Each agent needs its own cloud
+/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. In
+/// larger meshes, the first entry of [`CONSTANTS`] is used, there is no penalty, and landmarks are
+/// elected by k-medoids alone.
+pub(in crate::gnp) const MOST_AGENTS: usize = 100;
+
+/// The data that an election needs to hold agents out, computed once.
+#[derive(Debug)]
+pub(in crate::gnp) struct Prepared<'a> {
+    measured: &'a Measured,
+    layout: Layout,
+    kriging: Kriging,
+    softening: f64,
+    seed: u64,
+}
+
+impl<'a> Prepared<'a> {
+    /// Places all agents of `measured`. The first `landmarks` agents are the landmarks with which
+    /// the constants are chosen. Returns `None` if the kriging cannot be fitted.
+    pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
+        let ingredients = RefinedSwitches::default();
+        let softening = SOFTENING * measured.scale();
+        let layout = Layout::fit(measured, SINGLE_DIMENSION[0], &ingredients, softening, seed);
+        let mesh = LaidOut { measured, layout: &layout, softening, seed };
+        let kriging = Kriging::fit(&mesh, choose_constants(&mesh, landmarks, &ingredients))?;
+        Some(Self { measured, layout, kriging, softening, seed })
+    }
+
+    /// Holds out every agent; `None` if there are too many agents.
+    pub(in crate::gnp) fn held_out(&self) -> Option<HeldOut<'_>> {
+        let Self { measured, layout, kriging, softening, seed } = self;
+        HeldOut::new(&LaidOut { measured, layout, softening: *softening, seed: *seed }, kriging, true)
+    }
+}
+
+/// Chooses the kriging constants that predict held-out agents best. The first `landmarks` agents of
+/// the mesh are the landmarks.
+fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &RefinedSwitches) -> Constants {
+    if !ingredients.constants || !can_hold_out(mesh.measured) {
+        return CONSTANTS[0];
+    }
+    let landmarks: Vec<usize> = (0..landmarks).collect();
+    let error = |constants: &Constants| {
+        let kriging = Kriging::fit(mesh, *constants)?;
+        HeldOut::new(mesh, &kriging, ingredients.residuals)?.error(&landmarks)
+    };
+    let scored = CONSTANTS.iter().map(|constants| (error(constants).unwrap_or(f64::INFINITY), constants));
+    scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(CONSTANTS[0], |(_, constants)| *constants)
+}
+
+const fn can_hold_out(measured: &Measured) -> bool {
+    measured.agents.len() <= MOST_AGENTS
+}
+
+/// All agents, each held out once, with one layout and one kriging.
+#[derive(Debug)]
+pub(in crate::gnp) struct HeldOut<'a> {
+    measured: &'a Measured,
+    kriging: &'a Kriging,
+    residuals: bool,
+    softening: f64,
+    /// For each agent, the cloud from a mesh without that agent.
+    clouds: Vec<Cloud>,
+}
+
+impl<'a> HeldOut<'a> {
+    /// Draws the points of each agent's cloud at random; `None` if there are more than
+    /// [`MOST_AGENTS`] agents.
+    pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
+        let LaidOut { measured, softening, .. } = *mesh;
+        if !can_hold_out(measured) {
+            return None;
+        }
+        let bare = UncorrectedPoints::draw(mesh, Some(kriging), HELD_OUT_PARTICLES);
+        let clouds = (0..measured.agents.len()).map(|agent| bare.without(kriging, agent)).collect();
+        Some(Self { measured, kriging, residuals, softening, clouds })
+    }
+
+    /// The score of a set of landmarks, given by their indices: the mean relative error of the
+    /// predicted distances between held-out agents and other non-landmark agents, without the
+    /// largest errors. `None` if no such distance was measured.
+    pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
+        let mut errors = Vec::new();
+        for (row, weighed) in self.sites(landmarks) {
+            for &(other, distance) in row.iter().filter(|(j, _)| !landmarks.contains(j)) {
+                let computed = weighed.mean(other).exp() - self.softening;
+                errors.push(((computed - distance) / distance).abs());
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        let scored = count(errors.len()) * SCORED;
+        let (mut sum, mut summed) = (0.0, 0.0);
+        for error in errors {
+            if summed >= scored {
+                break;
+            }
+            sum += error;
+            summed += 1.0;
+        }
+        (summed > 0.0).then(|| sum / summed)
+    }
+
+    /// Treats each held-out agent as a site that the agents at the indices `landmarks` measured,
+    /// and returns two candidate agents for each site.
+    fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
+        let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
+            let mut choice = HeldOutChoice::none();
+            for &(other, distance) in row {
+                choice.nearest = choice.nearest.min(distance);
+                if landmarks.contains(&other) {
+                    choice.landmark = choice.landmark.min(distance);
+                    continue;
+                }
+                let expected = weighed.expected(other) - self.softening;
+                if expected < choice.expected {
+                    (choice.expected, choice.truth) = (expected, distance);
+                }
+            }
+            choice
+        };
+        self.sites(landmarks).map(choice).collect()
+    }
+
+    /// For each non-landmark agent that a landmark measured: the agent's row of the mesh, and the
+    /// posterior of its place, given the landmarks' measurements.
+    fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
+        self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
+            let soft = |distance: f64| (distance + self.softening).ln();
+            let known: Vec<(usize, f64)> =
+                row.iter().filter(|(j, _)| landmarks.contains(j)).map(|&(j, distance)| (j, soft(distance))).collect();
+            if known.is_empty() {
+                return None;
+            }
+            let kriging = self.residuals.then_some(self.kriging);
+            Some((row.as_slice(), WeightedPoints::of(&self.clouds[site], kriging, &known, true)))
+        })
+    }
+}
+
+/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the
+/// non-landmark agent with the smallest expected distance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct HeldOutChoice {
+    /// The measured distance of the nearest landmark.
+    pub(super) landmark: f64,
+    /// The smallest expected distance among the agents that are not landmarks.
+    pub(super) expected: f64,
+    /// The measured distance of the agent with the smallest expected distance.
+    pub(super) truth: f64,
+    /// The measured distance of the nearest agent.
+    pub(super) nearest: f64,
+}
+
+impl HeldOutChoice {
+    const fn none() -> Self {
+        let far = f64::INFINITY;
+        Self { landmark: far, expected: far, truth: far, nearest: far }
+    }
+
+    /// The measured distance of the candidate that is chosen if `penalty` is added to the expected
+    /// distance; both in milliseconds.
+    pub(super) fn taken(&self, penalty: f64) -> f64 {
+        if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
+    }
+}
+
+/// The penalties to choose from, as shares of the map's scale (the median measured distance). With
+/// a penalty greater than all of these, the nearest landmark would always be chosen.
+const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
+/// Number of drawn sets of landmarks, in addition to the current landmarks.
+const DRAWN_SETS: usize = 30;
+/// Two penalties count as equally good if the agents chosen with them have about the same total
+/// distance: the difference is at most this share of the total distance of the nearest agents. The
+/// smallest of equally good penalties is chosen, so that the predictions of a good map are used.
+const BY_CHANCE: f64 = 0.01;
+
+/// Returns the penalty in milliseconds; 0 if agents cannot be held out. The first `landmarks`
+/// agents of the mesh are the landmarks.
+fn choose_penalty(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
+    if !can_hold_out(mesh.measured) {
+        return 0.0;
+    }
+    let Some(kriging) = Kriging::fit(mesh, constants) else { return 0.0 };
+    let Some(held_out) = HeldOut::new(mesh, &kriging, residuals) else { return 0.0 };
+    let mut rng = ChaCha8Rng::seed_from_u64(mesh.seed);
+    let mut agents: Vec<usize> = (0..mesh.measured.agents.len()).collect();
+    let mut choices = held_out.choices(&agents[..landmarks]);
+    for _ in 0..DRAWN_SETS {
+        agents.shuffle(&mut rng);
+        choices.extend(held_out.choices(&agents[..landmarks]));
+    }
+    smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
+}
+
+/// Returns, as a share of the scale, the smallest penalty that is as good as the best penalty (see
+/// [`BY_CHANCE`]). `scale` is in milliseconds.
+fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
+    let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
+    let totals = PARTS.map(total);
+    let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
+    let by_chance = BY_CHANCE * choices.iter().map(|choice| choice.nearest).sum::<f64>();
+    let as_good = PARTS.iter().zip(totals).find(|(_, total)| *total <= least + by_chance);
+    as_good.map_or(0.0, |(part, _)| *part)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
-    use super::*;
-    use crate::gnp::LocateError;
-    use crate::gnp::distance::distance;
-    use crate::gnp::fixture::{self, agent, mesh_of, rtt};
-    use crate::gnp::refined::held_out::{HeldOut, MOST_AGENTS};
+    use crate::gnp::fixture::{agent, mesh_of, rtt};
+    use crate::gnp::mesh_and_distance::distance;
     use crate::gnp::refined::kriging;
+    use crate::gnp::refined::map::{HeldOut, MOST_AGENTS};
+    use crate::gnp::{LocateError, fixture};
     use crate::model::Rtt;
+
+    use super::*;
 
     fn hosts(count: usize, seed: u64) -> Vec<Vec<f64>> {
         fixture::hosts(count, 3, seed)
@@ -250,5 +479,25 @@ mod tests {
             seen.reverse();
             prop_assert_eq!(predicted, predict(&seen));
         }
+    }
+
+    /// A landmark is 50 ms away; the agent expected at 40 ms is truly at `truth` ms.
+    fn predicted_nearer(truth: f64) -> HeldOutChoice {
+        HeldOutChoice { landmark: 50.0, expected: 40.0, truth, nearest: truth.min(50.0) }
+    }
+
+    #[test]
+    fn a_landmark_is_preferred_where_predictions_disappoint_and_not_where_they_hold() {
+        let penalty = |truth: f64| smallest(&[predicted_nearer(truth); 20], 100.0);
+        assert!(penalty(40.0).abs() < 1e-12, "{}", penalty(40.0));
+        assert!((penalty(90.0) - 0.11).abs() < 1e-12, "11 ms is the first beyond 10: {}", penalty(90.0));
+    }
+
+    #[test]
+    fn one_disappointment_among_many_is_chance_and_nobody_held_out_is_none() {
+        let mut choices = vec![predicted_nearer(40.0); 200];
+        choices.push(predicted_nearer(90.0));
+        assert!(smallest(&choices, 100.0).abs() < 1e-12);
+        assert!(smallest(&[], 100.0).abs() < 1e-12);
     }
 }

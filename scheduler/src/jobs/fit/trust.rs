@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 
 use crate::gnp::Mesh;
-use crate::gnp::trust::release::{CONSISTENT, PROBATION_AGE, PROBATION_SITES, is_consistent};
+use crate::gnp::trust::{CONSISTENT, PROBATION_AGE, PROBATION_SITES, is_consistent};
 use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Trust, TrustEvidence, judge};
 use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};

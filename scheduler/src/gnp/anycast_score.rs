@@ -1,4 +1,5 @@
-//! Computes from the map the odds that a host has several places instead of one.
+//! Scores by the map how likely a host has several locations, by the odds of several places and by
+//! short pairs of landmarks, and sets the limit above which a host is suspect.
 //!
 //! A *place* is a possible location of a host near some agent. The length of the place's
 //! displacement from the agent is drawn log-uniformly. The place's height is the agent's height
@@ -12,17 +13,133 @@
 //! several, the mean over the drawn mixes. The ratio of the two likelihoods is the Bayes factor of
 //! several places against one (Kass and Raftery, "Bayes factors", 1995). The logarithm of the Bayes
 //! factor is the log odds if both hypotheses are equally likely beforehand.
+//!
+//! In a real network, one unusually short round trip from a landmark makes the sums of many of the
+//! landmark's pairs too short, so most hosts have a pair whose sum is too short. To limit the
+//! effect of one round trip, each landmark counts in only one pair. Pairs are matched greedily, the
+//! smallest ratio of sum to distance first. The result is the sum of the absolute logarithms of
+//! these ratios.
 
 use std::collections::BTreeMap;
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::model::AgentId;
-use crate::model::stats::count;
-
-use crate::gnp::distance::distance;
 use crate::gnp::{Embedding, Mesh};
+use crate::model::stats::count;
+use crate::model::{AgentId, Rtt};
+
+use super::mesh_and_distance::{distance, round_trip};
+
+/// Minimum number of measurements for a verdict based on the map, because one location often
+/// explains three round trips well even if the host has several locations.
+pub(super) const FEWEST_MEASURED: usize = 4;
+/// Minimum number of agents for a verdict based on the map, because fewer agents do not show which
+/// scores are normal.
+const FEWEST_AGENTS: usize = 8;
+/// Maximum absolute log odds of several locations. Greater values would depend on the tails of the
+/// density that is assumed for measurement errors, not on the host.
+const ODDS_HELD: f64 = 8.0;
+/// The log odds added by a pair of landmarks whose round trips to the host add up to 1/e of the
+/// pair's distance.
+const PAIR_WEIGHT: f64 = 5.0;
+/// If more landmarks than this measured a host, each pair has less weight, because more pairs
+/// violate the triangle inequality by chance.
+const PAIRED_LANDMARKS: f64 = 9.0;
+/// The limit for the score, in standard deviations above the agents' mean score. Of hosts with one
+/// location, 3 to 5 % exceed the limit. A normal distribution would give 2 %, but the upper tail of
+/// the scores is longer.
+const DEVIATIONS: f64 = 2.0;
+/// Lower bound of the limit that is computed with [`DEVIATIONS`]. At this score, several locations
+/// are as likely as one.
+const LEAST_LIMIT: f64 = 0.0;
+/// The log odds of several locations for a host at the limit. `AT_LIMIT` and [`PER_UNIT`] are
+/// fitted to hosts whose score exceeds the limit, in measured matrices of round trips. Half of
+/// these hosts are simulated anycast hosts.
+const AT_LIMIT: f64 = -1.15;
+/// The increase in the log odds per unit of score beyond the limit.
+const PER_UNIT: f64 = 0.5;
+
+#[derive(Debug, Clone)]
+pub(super) struct MapJudge {
+    mesh: Mesh,
+    places: DrawnPlaces,
+    /// A host whose score exceeds this limit is suspect.
+    limit: f64,
+}
+
+/// A host whose score exceeds the limit.
+pub(super) struct SuspectHost {
+    /// The probability that the host has several locations, from 0 to 1.
+    pub(super) confidence: f64,
+    /// The host's score minus the limit.
+    pub(super) beyond: f64,
+    pub(super) pairs: ShortPairs,
+}
+
+impl MapJudge {
+    /// Builds the judge of an epoch's map, with the mesh to which the map was fitted; `None` if
+    /// there are too few agents.
+    pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Option<Self> {
+        if embedding.agents().len() < FEWEST_AGENTS {
+            return None;
+        }
+        let places = DrawnPlaces::new(embedding, mesh);
+        let mut judge = Self { mesh: mesh.clone(), places, limit: LEAST_LIMIT };
+        let scores: Vec<f64> = embedding
+            .agents()
+            .keys()
+            .filter_map(|&agent| {
+                let distance = |&landmark: &AgentId| Some((landmark, mesh.distance(agent, landmark)?));
+                let measured: Vec<(AgentId, Rtt)> = embedding.landmarks().iter().filter_map(distance).collect();
+                judge.score(&measured, Some(agent))
+            })
+            .collect();
+        judge.limit = limit(&scores);
+        Some(judge)
+    }
+
+    /// The finding that a host has several locations; `None` if the host's score does not exceed
+    /// the limit.
+    pub(super) fn suspect(&self, seen: impl Iterator<Item = (AgentId, Rtt)>) -> Option<SuspectHost> {
+        // Only landmarks' measurements are used, as for the agents' scores from which the limit is
+        // computed.
+        let measured: Vec<(AgentId, Rtt)> = seen.filter(|(prober, _)| self.places.knows(*prober)).collect();
+        let beyond = self.score(&measured, None)? - self.limit;
+        if beyond <= 0.0 {
+            return None;
+        }
+        let pairs = short_pairs(&self.mesh, &measured);
+        Some(SuspectHost { confidence: confidence(beyond), beyond, pairs })
+    }
+
+    /// Returns the score for several locations; `None` if there are too few measurements. If
+    /// `without` is an agent, the score does not use places that were drawn around it.
+    fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
+        if measured.len() < FEWEST_MEASURED {
+            return None;
+        }
+        let rows: Vec<(AgentId, f64)> =
+            measured.iter().map(|&(landmark, rtt)| (landmark, rtt.as_millis_f64())).collect();
+        let odds = self.places.log_odds(&rows, without).clamp(-ODDS_HELD, ODDS_HELD);
+        let size = count(measured.len());
+        let share = (PAIRED_LANDMARKS / size).min(1.0);
+        Some(odds + PAIR_WEIGHT * share * short_pairs(&self.mesh, measured).total)
+    }
+}
+
+fn limit(scores: &[f64]) -> f64 {
+    let size = count(scores.len().max(1));
+    let mean = scores.iter().sum::<f64>() / size;
+    let variance = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>() / size;
+    (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
+}
+
+/// The probability of several locations for a score that exceeds the limit by `beyond`, assuming
+/// that half of all hosts have several locations.
+fn confidence(beyond: f64) -> f64 {
+    1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
+}
 
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
@@ -57,7 +174,7 @@ const SPREAD_SEVERAL: f64 = 0.15;
 const FREEDOM: f64 = 3.0;
 
 #[derive(Debug, Clone)]
-pub(super) struct DrawnPlaces {
+struct DrawnPlaces {
     /// The index of each landmark in [`ExpectedRtts::row`].
     columns: BTreeMap<AgentId, usize>,
     one: Vec<ExpectedRtts>,
@@ -102,7 +219,7 @@ impl DrawnPlaces {
     /// The log odds of several places against one. `measured` contains each agent's round trip in
     /// milliseconds. If `without` is an agent, places that were drawn around it, and mixes with
     /// such a place, are not used.
-    pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
+    fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
         let seen: Vec<(usize, f64)> = measured
             .iter()
             .filter_map(|(agent, millis)| Some((*self.columns.get(agent)?, (millis + self.softening).ln())))
@@ -174,4 +291,63 @@ fn log_mean(logs: &[f64]) -> f64 {
     }
     let size = count(logs.len());
     most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / size).ln()
+}
+
+/// A pair is counted in [`ShortPairs::far_below`] if the sum of its two round trips to the host is
+/// below this share of the pair's distance.
+const FAR_BELOW: f64 = 0.8;
+/// Milliseconds added to the sum of a pair's two round trips and to the pair's distance, so that
+/// errors of a millisecond are not taken as evidence if two landmarks are in one building.
+const SOFTENING_MS: f64 = 2.0;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ShortPairs {
+    /// The total of `ln(distance / sum)` over the matched pairs of landmarks, where `sum` is the sum
+    /// of the two landmarks' round trips to the site. Only pairs whose sum is below their distance
+    /// are matched, so no term is negative.
+    pub(super) total: f64,
+    pub(super) far_below: usize,
+    /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round
+    /// trips, and their distance.
+    pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
+}
+
+/// Matches the landmarks that measured a host into pairs.
+fn short_pairs(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> ShortPairs {
+    let mut pairs: Vec<(f64, AgentId, AgentId, f64, Rtt)> = Vec::new();
+    for (i, &(a, to_a)) in measured.iter().enumerate() {
+        for &(b, to_b) in &measured[..i] {
+            let Some(apart) = mesh.distance(a, b) else { continue };
+            let sum = to_a.as_millis_f64() + to_b.as_millis_f64();
+            let ratio = ((sum + SOFTENING_MS) / (apart.as_millis_f64() + SOFTENING_MS)).ln();
+            if ratio < 0.0 {
+                pairs.push((ratio, a.min(b), a.max(b), sum, apart));
+            }
+        }
+    }
+    pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let mut used: Vec<AgentId> = Vec::new();
+    let mut short = ShortPairs { total: 0.0, far_below: 0, shortest: None };
+    for (ratio, a, b, sum, apart) in pairs {
+        if used.contains(&a) || used.contains(&b) {
+            continue;
+        }
+        used.extend([a, b]);
+        short.total -= ratio;
+        short.far_below += usize::from(sum < FAR_BELOW * apart.as_millis_f64());
+        short.shortest.get_or_insert(((a, b), round_trip(sum), apart));
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_goes_with_the_agents_and_never_below_even_odds() {
+        assert!((limit(&[]) - LEAST_LIMIT).abs() < f64::EPSILON);
+        assert!((limit(&[-5.0, -5.0, -4.0]) - LEAST_LIMIT).abs() < f64::EPSILON);
+        assert!((limit(&[2.0, 4.0]) - 5.0).abs() < 1e-12);
+    }
 }

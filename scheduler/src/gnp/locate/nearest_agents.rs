@@ -4,7 +4,7 @@
 //! Four agents are processed at a time, and square roots are computed only if one of the four may
 //! be among the nearest. The search is single-threaded, so callers split the sites among threads.
 
-use crate::gnp::distance::round_trip;
+use crate::gnp::mesh_and_distance::round_trip;
 use crate::model::{AgentId, Rtt};
 
 use super::host_cost::{Anchorage, LANES, Point, squares};
@@ -99,9 +99,10 @@ mod tests {
     use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
 
-    use super::*;
     use crate::gnp::{Embedding, Placement};
     use crate::model::EmbeddingEpoch;
+
+    use super::*;
 
     const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(3);
 

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::gnp::mesh::Mesh;
 use crate::model::stats::median;
 use crate::model::{AgentId, Rtt};
 
-use super::coordinates::Embedding;
+use super::embedding::Embedding;
+use super::mesh_and_distance::Mesh;
 
 /// An agent is suspect if its median error exceeds both limits: this multiple of the median of all
 /// agents' median errors, and [`STANDS_OUT_ABOVE`].
@@ -133,10 +133,11 @@ impl Quality {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::gnp::fixture::{agent, rtt};
     use crate::gnp::{Placement, fit};
     use crate::model::EmbeddingEpoch;
+
+    use super::*;
 
     /// Eight agents on a line, 10 ms apart, and a ninth with a measurement to only one of them.
     fn line() -> (Embedding, Mesh) {

@@ -1,14 +1,129 @@
-//! The size of an agent's error: bias and spread of its log ratios of reported to expected round
-//! trips, and the limits on bias and spread.
+//! Holds the evidence about a fleet, limits the bias and the spread of an agent's log ratios, and
+//! defines what is found: the trust, its reason as text, the alarm, and the release from
+//! quarantine.
 //!
 //! An agent that multiplies its measurements by a factor has a *bias*: its ratios are close
 //! together, but far from one. An agent that reports arbitrary values, or values measured
 //! elsewhere, has a *spread*. Bias and spread are judged separately, because a bias can be
 //! estimated more precisely than a spread.
 
-use crate::model::stats::{count, median};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
 
-use super::finding::{Kind, Trust};
+use crate::gnp::Mesh;
+use crate::model::stats::{count, median};
+use crate::model::{AgentId, Rtt, words};
+
+/// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
+/// from the hosts, not from the network.
+pub(super) const SOFTENING: f64 = 1.0;
+
+#[derive(Debug, Clone, Copy)]
+pub struct TrustEvidence<'a> {
+    pub mesh: &'a Mesh,
+    /// The landmarks, in the order of their election.
+    pub landmarks: &'a [AgentId],
+    /// Measurements of sites, one list per site. A few dozen sites suffice.
+    pub sites: &'a [Vec<(AgentId, Rtt)>],
+    /// For each pair of agents with known positions, the shortest round trip that light allows.
+    pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
+}
+
+/// `ln(reported / expected)`, softened.
+pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
+    ((reported.as_millis_f64() + SOFTENING) / (expected.as_millis_f64() + SOFTENING)).ln()
+}
+
+/// The evidence without the reports of the agents that are set aside.
+pub(super) struct RemainingEvidence<'a> {
+    pub(super) evidence: &'a TrustEvidence<'a>,
+    pub(super) agents: Vec<AgentId>,
+    /// Agents set aside: their measurements are not used in the rest of the judgement.
+    pub(super) aside: BTreeSet<AgentId>,
+}
+
+impl<'a> RemainingEvidence<'a> {
+    pub(super) fn new(evidence: &'a TrustEvidence<'a>) -> Self {
+        Self { evidence, agents: evidence.mesh.agents().into_iter().collect(), aside: BTreeSet::new() }
+    }
+
+    /// All agents except `agent` and the agents set aside.
+    pub(super) fn others(&self, agent: AgentId) -> impl Iterator<Item = AgentId> {
+        self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
+    }
+}
+
+words!(
+    /// The kind of evidence for which an agent is quarantined.
+    #[derive(PartialOrd, Ord)]
+    Kind {
+        /// Reported round trips are shorter than light allows.
+        Light = "light",
+        /// Agents report that they are near each other, but other agents' measurements contradict
+        /// this.
+        Collusion = "collusion",
+        /// The agent's measurements contradict other agents' measurements of it.
+        Asymmetry = "asymmetry",
+        /// The agent's measurements contradict the map fitted to the other agents.
+        Residual = "residual",
+        /// The agent's measurements contradict the other landmarks' measurements of sites.
+        Sites = "sites",
+    }
+);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// The agent's measurements are used.
+    Trusted,
+    /// The agent's measurements are used, but the agent is doubtful and counts towards the alarm.
+    Suspect,
+    /// The agent's measurements are not used.
+    Quarantined,
+}
+
+/// The result of judging a doubtful agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    pub kind: Kind,
+    pub trust: Trust,
+    /// The reason, with figures, for display.
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetTrust {
+    pub(super) findings: BTreeMap<AgentId, Finding>,
+    /// For each agent, the kinds of evidence that sufficed to judge it.
+    pub(super) heard: BTreeMap<AgentId, BTreeSet<Kind>>,
+    pub(super) landmarks: Vec<AgentId>,
+}
+
+impl FleetTrust {
+    /// The finding on an agent; `None` if the agent is trusted.
+    pub fn finding(&self, agent: AgentId) -> Option<&Finding> {
+        self.findings.get(&agent)
+    }
+
+    /// All doubtful agents, with their findings.
+    pub const fn findings(&self) -> &BTreeMap<AgentId, Finding> {
+        &self.findings
+    }
+
+    pub fn trust(&self, agent: AgentId) -> Trust {
+        self.finding(agent).map_or(Trust::Trusted, |finding| finding.trust)
+    }
+
+    /// Whether there was enough evidence of this kind to judge the agent.
+    pub fn heard(&self, agent: AgentId, kind: Kind) -> bool {
+        self.heard.get(&agent).is_some_and(|kinds| kinds.contains(&kind))
+    }
+
+    pub fn quarantined(&self) -> BTreeSet<AgentId> {
+        let held = self.findings.iter().filter(|(_, finding)| finding.trust == Trust::Quarantined);
+        held.map(|(&agent, _)| agent).collect()
+    }
+}
 
 /// Minimum number of measurements needed to locate a host, and of log ratios needed to judge an
 /// agent.
@@ -158,7 +273,7 @@ impl TypicalSize {
     }
 
     /// Whether the agent's bias differs from the typical bias by at least the agent's spread.
-    pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
+    fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }
 }
@@ -173,4 +288,81 @@ fn center(values: &[f64]) -> (f64, f64) {
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
+}
+
+/// The reason for doubting an agent, as text for the operator.
+pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, landmarks: usize) -> String {
+    let rows = size.rows;
+    let against = match kind {
+        Kind::Light => "light".to_owned(),
+        Kind::Collusion => "the others".to_owned(),
+        Kind::Asymmetry => format!("what {rows} others measured of it"),
+        Kind::Residual => format!("where {rows} others place it"),
+        Kind::Sites => format!("where the other {} landmarks place {rows} sites", landmarks.saturating_sub(1)),
+    };
+    if believed.is_biased(size) {
+        let way = if size.bias > 0.0 { "too long" } else { "too short" };
+        let factor = size.bias.abs().exp();
+        return format!("its reports are {way}: off by a factor of {factor:.2} in the median from {against}");
+    }
+    format!(
+        "its reports are both too long and too short: off by a factor of {:.2} in the median from {against} (others: \
+         {:.2})",
+        size.spread.exp(),
+        believed.spread.exp()
+    )
+}
+
+/// The reason for doubting an agent's claims, as text for the operator.
+pub(super) fn claims(size: &ReportBias, landmarks: usize) -> String {
+    let (factor, rows) = ((-size.bias).exp(), size.rows);
+    format!(
+        "its claims are too short: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \
+         sites it confirmed"
+    )
+}
+
+/// The alarm is raised if at least one in `ALARM_ONE_IN` landmarks is doubtful. If a third of the
+/// landmarks lie, the honest landmarks are not a clear majority.
+pub const ALARM_ONE_IN: usize = 3;
+
+/// The map cannot be trusted, because too many landmarks are doubtful.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alarm {
+    /// Number of landmarks that are suspect or quarantined.
+    pub doubted: usize,
+    pub landmarks: usize,
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the map cannot be trusted: {} of {} landmarks are doubted", self.doubted, self.landmarks)
+    }
+}
+
+impl FleetTrust {
+    /// Returns the alarm if at least one in [`ALARM_ONE_IN`] landmarks is doubtful.
+    pub fn alarm(&self) -> Option<Alarm> {
+        let landmarks = self.landmarks.len();
+        let doubted = self.landmarks.iter().filter(|landmark| self.findings.contains_key(landmark)).count();
+        (doubted > 0 && doubted.saturating_mul(ALARM_ONE_IN) >= landmarks).then_some(Alarm { doubted, landmarks })
+    }
+}
+
+/// Number of consecutive judgements that must find an agent consistent, each from newer
+/// measurements, before the agent is trusted again.
+pub const CONSISTENT: i32 = 3;
+/// Number of sites that an agent must measure again if it was quarantined for its reports about
+/// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.
+pub const PROBATION_SITES: i64 = 12;
+/// Age after which an agent quarantined for its reports about sites repeats a site's measurement.
+/// This age is short enough to release the agent within an hour, and long enough not to burden
+/// sites.
+pub const PROBATION_AGE: Duration = Duration::from_secs(600);
+
+/// Whether an agent's measurements are consistent again. `evidence` is the kind of evidence for
+/// which the agent was quarantined.
+pub fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
+    let counted = matches!(evidence, Kind::Light | Kind::Collusion);
+    (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted
 }

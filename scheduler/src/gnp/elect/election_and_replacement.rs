@@ -1,5 +1,5 @@
-//! Elects landmarks by k-medoids over the mesh, with a preference for different cities and
-//! carriers.
+//! Elects landmarks by k-medoids, improves the elected set by the errors of held-out agents,
+//! replaces a lost landmark, and gives the reason for each landmark as text for the operator.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). The
@@ -11,12 +11,21 @@
 //! The first penalty is for two landmarks in the same city on the same carrier. The second penalty
 //! is for a city or carrier without a landmark while another city or carrier has two (section 2.2.1
 //! of the paper that the README cites).
+//!
+//! A held-out agent is a non-landmark agent that is located like a site. The held-out agent's
+//! predicted distances to other agents are compared with the measured distances. The cost of a set
+//! of landmarks is the error of these predictions plus the weighted k-medoids cost. Minimising the
+//! error alone would choose landmarks far from all agents, and then few sites would be near a
+//! landmark. A landmark near a site is useful, because its distance to the site is measured, not
+//! predicted.
 
 use crate::gnp::Mesh;
+use crate::gnp::measured_distances::Measured;
+use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
+use crate::model::AgentId;
+use crate::model::stats::mean;
 
-use super::eligibility::{ElectError, check};
-use super::nominees::{Nominee, Nominees};
-use super::reason::ElectedLandmark;
+use super::eligibility_and_cost::{ElectError, Nominee, Nominees, check};
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
 pub const ELECTION_SEED: u64 = 1;
@@ -37,7 +46,7 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
 }
 
 /// The cost function that an election minimises.
-pub(super) trait ElectionCost {
+trait ElectionCost {
     /// Returns the cost of the agents `chosen`.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
@@ -68,7 +77,7 @@ impl Nominees<'_> {
 
     /// Replaces chosen agents with other agents as long as this lowers the cost. Tries all swaps at
     /// most `most_passes` times.
-    pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
+    fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
         for _ in 0..most_passes {
@@ -158,6 +167,139 @@ impl ElectionCost for CoverCost<'_> {
     }
 }
 
+/// Maximum number of times that all swaps of a landmark for another agent are tried. In the second
+/// pass, some swaps lower the cost that did not lower it in the first pass. In a third pass, hardly
+/// any swap would lower the cost.
+const MOST_HELD_OUT_PASSES: usize = 2;
+/// The weight of the k-medoids cost relative to the prediction error. The k-medoids cost is divided
+/// by the mean distance of an agent to the nearest other agent, so that the weight has no unit.
+const NEARNESS: f64 = 0.06;
+
+/// Elects as [`elect`] does, then improves the choice. The returned landmarks are in no meaningful
+/// order.
+pub fn elect_held_out(
+    mesh: &Mesh,
+    nominees: &[Nominee],
+    count: usize,
+    seed: u64,
+) -> Result<Vec<ElectedLandmark>, ElectError> {
+    let elected = elect(mesh, nominees, count, seed)?;
+    let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();
+    if nominees.len() > MOST_AGENTS {
+        return Ok(elected);
+    }
+    // If the mesh does not connect the landmarks, no agent can be held out.
+    let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
+    let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
+    let Some(held_out) = prepared.held_out() else { return Ok(elected) };
+    let ballot = Nominees::new(mesh, nominees, seed);
+    let mut contest = HeldOutCost::new(&ballot, held_out, &measured);
+    let mut chosen: Vec<usize> = ballot.places(&landmarks);
+    ballot.swap(&mut chosen, MOST_HELD_OUT_PASSES, &mut contest);
+    Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())
+}
+
+struct HeldOutCost<'a> {
+    ballot: &'a Nominees<'a>,
+    held_out: HeldOut<'a>,
+    /// The index of each nominee in [`Measured::agents`]; `None` if the nominee is not among them.
+    measured: Vec<Option<usize>>,
+    /// Mean of the agents' distances to the nearest other agent, in milliseconds.
+    nearest: f64,
+}
+
+impl<'a> HeldOutCost<'a> {
+    fn new(ballot: &'a Nominees<'a>, held_out: HeldOut<'a>, measured: &Measured) -> Self {
+        let place = |agent: AgentId| measured.agents.iter().position(|other| *other == agent);
+        let nearest: Vec<f64> = measured
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min))
+            .filter(|distance| distance.is_finite())
+            .collect();
+        Self {
+            measured: (0..ballot.size()).map(|i| place(ballot.agent(i))).collect(),
+            ballot,
+            held_out,
+            nearest: mean(&nearest).unwrap_or(0.0).max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+impl ElectionCost for HeldOutCost<'_> {
+    fn of(&mut self, chosen: &[usize]) -> f64 {
+        // An agent that the mesh does not connect to the other agents cannot be a landmark, because
+        // its measurements do not help to locate a held-out agent.
+        let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
+        let Some(landmarks) = landmarks else { return f64::INFINITY };
+        let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);
+        error + NEARNESS * self.ballot.cost(chosen) / self.nearest
+    }
+}
+
+/// Elects the agent of `candidates` that, together with the landmarks `kept`, has the lowest cost.
+/// Returns `None` if none of these agents is eligible. `fleet` contains the agents of `kept` and
+/// `candidates`. Kept landmarks need not be reachable.
+pub fn replace_landmark(
+    mesh: &Mesh,
+    fleet: &[Nominee],
+    kept: &[AgentId],
+    candidates: &[AgentId],
+    seed: u64,
+) -> Option<ElectedLandmark> {
+    let ballot = Nominees::new(mesh, fleet, seed);
+    let mut chosen = ballot.places(kept);
+    let open = ballot.eligible().filter(|&place| {
+        let agent = ballot.agent(place);
+        candidates.contains(&agent) && !kept.contains(&agent) && mesh.reached_by(agent) > 0
+    });
+    let costed = open.map(|place| (ballot.cost(&[chosen.as_slice(), &[place]].concat()), place));
+    let (_, best) = costed.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    chosen.push(best);
+    Some(ballot.elected(best, &chosen))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElectedLandmark {
+    pub agent: AgentId,
+    /// The reason for the choice, as text for the operator.
+    pub reason: String,
+}
+
+impl Nominees<'_> {
+    pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
+        ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
+    }
+
+    fn reason(&self, elected: usize, chosen: &[usize]) -> String {
+        let nearest_is = |row: &Vec<f64>| {
+            chosen.iter().copied().min_by(|&a, &b| row[a].total_cmp(&row[b])).is_some_and(|nearest| nearest == elected)
+        };
+        let around = (0..self.distance.len()).filter(|i| !chosen.contains(i) && nearest_is(&self.distance[*i])).count();
+        let central = match around {
+            0 => "no other agent is nearer to it than to another landmark".to_owned(),
+            1 => "central to 1 agent beside it".to_owned(),
+            more => format!("central to {more} agents around it"),
+        };
+        match self.distinction(elected) {
+            Some(distinction) => format!("{central}; {distinction}"),
+            None => central,
+        }
+    }
+
+    fn distinction(&self, elected: usize) -> Option<String> {
+        let it = self.nominees[elected];
+        let alone = |same: &dyn Fn(&Nominee) -> bool| self.nominees.iter().filter(|other| same(other)).count() == 1;
+        if it.city.is_empty() || it.carrier.is_empty() || self.nominees.len() == 1 {
+            return None;
+        }
+        if alone(&|other| other.carrier == it.carrier && other.city == it.city) {
+            return Some(format!("the only one on {} in {}", it.carrier, it.city));
+        }
+        Some(format!("on {} in {}", it.carrier, it.city))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -165,10 +307,11 @@ mod tests {
     use rand::rngs::ChaCha8Rng;
     use rand::{Rng, SeedableRng};
 
-    use super::*;
-    use crate::gnp::elect::city_and_carrier::{MISSING, SAME_PAIR};
+    use crate::gnp::elect::eligibility_and_cost::{MISSING, SAME_PAIR};
     use crate::gnp::fixture::{agent, line, nominees, rtt};
     use crate::model::AgentId;
+
+    use super::*;
 
     fn agents(elected: &[ElectedLandmark]) -> BTreeSet<i64> {
         elected.iter().map(|elected| elected.agent.get()).collect()
@@ -318,5 +461,64 @@ mod tests {
         let before = elect(&mesh, &fleet, 4, 8).unwrap();
         fleet.reverse();
         assert_eq!(before, elect(&mesh, &fleet, 4, 8).unwrap());
+    }
+
+    /// Three groups of four agents. Neighbouring groups are 60 ms apart, and all agents measured
+    /// each other.
+    fn groups() -> (Mesh, Vec<Nominee>) {
+        let mut mesh = Mesh::new();
+        for a in 0..12_i64 {
+            for b in 0..12_i64 {
+                let apart = f64::from(u32::try_from((a / 4).abs_diff(b / 4)).unwrap()) * 60.0;
+                let odd = f64::from(u32::try_from((a * 7 + b * 7) % 5).unwrap());
+                mesh.insert(agent(a + 1), agent(b + 1), rtt(3.0 + apart + odd));
+            }
+        }
+        (mesh, nominees(&[("", ""); 12]))
+    }
+
+    #[test]
+    fn every_group_keeps_a_landmark_and_the_order_of_the_nominees_changes_nothing() {
+        let (mesh, mut nominees) = groups();
+        let elected = elect_held_out(&mesh, &nominees, 5, 3).unwrap();
+        assert_eq!(elected.len(), 5);
+        assert_eq!(agents(&elected).len(), 5);
+        let of: BTreeSet<i64> = agents(&elected).iter().map(|agent| (agent - 1) / 4).collect();
+        assert_eq!(of, BTreeSet::from([0, 1, 2]));
+        nominees.reverse();
+        assert_eq!(elected, elect_held_out(&mesh, &nominees, 5, 3).unwrap());
+    }
+
+    #[test]
+    fn where_nobody_can_be_held_out_k_medoids_decides_and_its_refusals_stand() {
+        let (mesh, nominees) = groups();
+        assert_eq!(elect_held_out(&mesh, &nominees, 13, 3), Err(ElectError::TooFewAgents { asked: 13, there: 12 }));
+        assert_eq!(elect_held_out(&mesh, &nominees, 12, 3).unwrap().len(), 12);
+        let lone = &nominees[..1];
+        assert_eq!(elect_held_out(&Mesh::new(), lone, 1, 3), elect(&Mesh::new(), lone, 1, 3));
+    }
+
+    /// Two groups of three agents on a line; all agents measured each other.
+    fn fleet() -> (Mesh, Vec<Nominee>) {
+        (line(&[0.0, 2.0, 4.0, 60.0, 62.0, 64.0], 0.0), nominees(&[("", ""); 6]))
+    }
+
+    #[test]
+    fn the_replacement_covers_what_the_lost_one_did_and_the_others_stay() {
+        let (mesh, fleet) = fleet();
+        // The landmarks were agents 2 and 5. Agent 5 is lost, and agent 2 stays.
+        let candidates: Vec<AgentId> = [1, 3, 4, 6].map(agent).to_vec();
+        let elected = replace_landmark(&mesh, &fleet, &[agent(2)], &candidates, 1).unwrap();
+        assert!([agent(4), agent(6)].contains(&elected.agent), "{elected:?}");
+        assert!(elected.reason.contains("central to"), "{elected:?}");
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &candidates, 1).unwrap(), elected);
+    }
+
+    #[test]
+    fn an_agent_that_nobody_reached_or_that_is_one_already_replaces_nobody() {
+        let (mesh, mut fleet) = fleet();
+        fleet.push(Nominee { agent: agent(9), city: "Harbin".to_owned(), carrier: "CERNET".to_owned() });
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &[agent(9), agent(2)], 1), None);
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &[], 1), None);
     }
 }
