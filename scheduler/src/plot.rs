@@ -1,15 +1,8 @@
 //! Renders HTML pages, and line plots, bar charts and maps as SVG. A page's style sheet defines the
 //! colours.
 
-mod axis;
-mod bars;
-mod document;
-mod lines;
+mod charts_and_page;
 pub mod map;
-mod numbers;
 
-pub use axis::Axis;
-pub(crate) use bars::{Bar, bars};
-pub use document::{STYLE, document};
-pub use lines::{Curve, lines};
-pub use numbers::{label, px};
+pub use charts_and_page::{Axis, Curve, STYLE, document, label, lines, px};
+pub(crate) use charts_and_page::{Bar, bars};

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use crate::model::stats::count;
 
-use super::numbers::{label, px};
+use super::charts_and_page::{label, px};
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
