@@ -19,19 +19,11 @@ core=(
     scheduler/src/plot.rs
     scheduler/src/plot
     scheduler/src/simulate/choices.rs
-    scheduler/src/simulate/crawls.rs
-    scheduler/src/simulate/distribution.rs
-    scheduler/src/simulate/draw.rs
-    scheduler/src/simulate/dump.rs
-    scheduler/src/simulate/file_error.rs
-    scheduler/src/simulate/landmarks.rs
-    scheduler/src/simulate/map.rs
+    scheduler/src/simulate/map_and_landmarks.rs
     scheduler/src/simulate/page.rs
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
-    scheduler/src/simulate/seed_result.rs
-    scheduler/src/simulate/settings.rs
-    scheduler/src/simulate/settings_error.rs
+    scheduler/src/simulate/settings_and_draw.rs
     scheduler/src/status.rs
     scheduler/src/status
     scheduler/src/throughput.rs

@@ -9,21 +9,14 @@
 //! Sites are processed in parts of fixed size, on as many threads as the caller sets. The sums of
 //! the parts are added in order, so results do not depend on the number of threads.
 
-mod agent;
-mod comparison;
-mod error;
-mod load;
-mod nearest_agents;
-mod site_split;
+mod fleet_prediction;
 mod sites;
 mod suggest;
 
-pub use agent::{Agent, AgentChange, beside, usual_slots, usual_speed};
-pub use comparison::{Comparison, compare};
-pub use error::CapacityError;
-pub use load::{FleetPrediction, Load};
-pub use site_split::SiteSplit;
-pub use sites::{MOST_SITES, Sites};
+pub use fleet_prediction::{
+    Agent, AgentChange, Comparison, FleetPrediction, Load, SiteSplit, beside, compare, usual_slots, usual_speed,
+};
+pub use sites::{CapacityError, MOST_SITES, Sites};
 pub use suggest::{Suggestions, suggest};
 
 #[cfg(test)]

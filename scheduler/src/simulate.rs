@@ -7,33 +7,19 @@
 //! the matrix and the [`Settings`].
 
 mod choices;
-mod crawls;
-mod distribution;
-mod draw;
-mod dump;
-mod file_error;
-mod landmarks;
-mod map;
-mod matrix;
-pub(crate) mod nodes;
+mod map_and_landmarks;
+mod matrix_and_nodes;
 mod page;
 mod run;
 mod score;
-mod seed_result;
-mod settings;
-mod settings_error;
+mod settings_and_draw;
 #[cfg(test)]
 mod tests;
 
-pub use distribution::Distributions;
-pub use draw::Draw;
-pub use dump::dump;
-pub use file_error::FileError;
-pub use matrix::Matrix;
-pub use nodes::Node;
+pub use choices::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult};
+pub use matrix_and_nodes::{FileError, Matrix, Node};
+pub(crate) use matrix_and_nodes::{line_of, read_nodes};
 pub use page::{Page, page};
 pub use run::{SimulateError, judge, play_drawing, run};
-pub use score::{ContenderScore, Estimate, LeftOut, Report};
-pub use seed_result::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult};
-pub use settings::{Election, Settings, judged};
-pub use settings_error::SettingsError;
+pub use score::{ContenderScore, Distributions, Estimate, LeftOut, Report, dump};
+pub use settings_and_draw::{Draw, Election, Settings, SettingsError, judged};

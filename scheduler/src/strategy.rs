@@ -1,28 +1,27 @@
 //! Strategies choose an agent for a task. [`choose()`] applies a strategy; the folder also compares
 //! agents' queues, plans crawls, and learns from past crawls.
 
-mod candidate;
+pub mod candidate_and_site;
 mod choose;
+pub mod crawl_duration;
+pub mod distance_strategies;
 pub(crate) mod explain;
 #[cfg(test)]
 mod fixture;
-pub mod learned;
-pub mod load;
-pub(crate) mod rules;
-pub mod schedule;
-pub mod site_facts;
-pub mod uncertainty;
+pub mod learned_distances;
+pub mod load_and_pace;
+mod name_and_place_strategies;
+pub mod plan;
+pub mod preemption;
+pub mod rebalance;
+pub mod similar_sites;
 
-pub use candidate::{AgentLocation, Candidate, Spread, with_speeds};
-pub use choose::{choose, choose_during_alarm};
-pub use learned::explore::explored;
-pub use load::LoadLevel;
-pub use rules::anycast::choose_among_near;
-pub use rules::choice::Choice;
-pub use rules::next_candidate::{RecordedCandidate, RecordedChoice, choose_next};
-pub use schedule::crawl_duration::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds};
-pub use schedule::usual_size::usual_size;
-pub use site_facts::Site;
+pub use candidate_and_site::{AgentLocation, Candidate, Site, Spread, with_speeds};
+pub use choose::{RecordedCandidate, RecordedChoice, choose, choose_during_alarm, choose_next};
+pub use crawl_duration::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, usual_size};
+pub use distance_strategies::{Choice, choose_among_near};
+pub use learned_distances::explored;
+pub use load_and_pace::LoadLevel;
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,13 @@
-//! The sites of a plan, in flat arrays. A million sites in eight dimensions take 110 MB.
+//! The sites of a plan, in flat arrays, and the reasons why a plan or a suggestion cannot be
+//! computed. A million sites in eight dimensions take 110 MB.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::error::CapacityError;
 use crate::gnp::is_coordinate;
 use crate::model::parallel::in_order;
-use crate::model::{EmbeddingEpoch, SiteId};
+use crate::model::{EmbeddingEpoch, SiteId, Strategy};
 use crate::strategy::Work;
 
 /// Maximum number of sites that a plan reads. With eight dimensions they need about a gigabyte of
@@ -130,4 +130,32 @@ impl Sites {
 /// results in the order of the parts.
 pub(super) fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
+}
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CapacityError {
+    /// The strategy uses more than distances, so its choices cannot be predicted from a map.
+    #[error("a plan supports random and gnp-top1 to gnp-top{most}, but not {strategy}")]
+    Unforeseen {
+        strategy: Strategy,
+        /// The largest K of `gnp-topK` that a plan supports.
+        most: usize,
+    },
+    #[error(
+        "no agent has a place in embedding {0} yet: `landfall embedding show` lists the agents once they are measured"
+    )]
+    NoAgents(EmbeddingEpoch),
+    #[error("no agent would remain: all agents with a place in embedding {0} are removed, and none is added")]
+    NobodyLeft(EmbeddingEpoch),
+    #[error(
+        "no site is located yet: submit sites, and plan again when they are located (`landfall batches show` shows \
+         the progress)"
+    )]
+    NoSites,
+    /// The strategy ignores distances, so new agents at suggested locations would not help.
+    #[error("random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3")]
+    NothingToSuggest,
+    /// The coordinate has the wrong length, is not finite, or has a negative height.
+    #[error("a coordinate is not one of {0} dimensions and a height")]
+    Coordinate(usize),
 }

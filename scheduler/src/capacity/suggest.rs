@@ -16,11 +16,8 @@ use std::num::NonZeroUsize;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::agent::{Agent, AgentChange, beside};
-use super::error::CapacityError;
-use super::nearest_agents::Fleet;
-use super::site_split::{SiteSplit, TOP};
-use super::sites::{Sites, in_parts};
+use super::fleet_prediction::{Agent, AgentChange, Fleet, SiteSplit, TOP, beside};
+use super::sites::{CapacityError, Sites, in_parts};
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 

@@ -21,7 +21,7 @@ use crate::gnp::{PlainSwitches, RefinedSwitches, Tier};
 use crate::model::Strategy;
 use crate::simulate::{
     ContenderScore, Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError,
-    SimulateError, dump, judge, judged, nodes, page,
+    SimulateError, dump, judge, judged, page, read_nodes,
 };
 
 #[derive(Debug, Args)]
@@ -106,7 +106,7 @@ struct Answer<'a> {
 impl SimulateArgs {
     pub(super) fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         connection.refuse("this command needs no scheduler")?;
-        let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), nodes::read).map_err(untaken)?;
+        let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), read_nodes).map_err(untaken)?;
         let settings = self.settings(nodes)?;
         let matrix = Matrix::read(&self.matrix).map_err(untaken)?;
         settings.check(&matrix).map_err(|error| match error {

@@ -12,19 +12,12 @@ use serde::de::DeserializeOwned;
 use crate::gnp::Tier;
 use crate::model::CrawlPolicy;
 use crate::model::contact_url::ContactUrl;
-use crate::strategy::uncertainty;
+use crate::strategy::distance_strategies::confirmation_takes;
 
-use super::confirm::ConfirmConfig;
-use super::crawl::crawl;
-use super::dashboard::DashboardConfig;
-use super::draws::Draws;
-use super::error::{ConfigError, value};
-use super::keep::KeepConfig;
-use super::landmarks::LandmarksConfig;
-use super::lease::LeaseConfig;
-use super::measure::MeasureConfig;
-use super::politeness::PolitenessConfig;
-use super::term::TermConfig;
+use super::sections::{
+    ConfigError, ConfirmConfig, DashboardConfig, Draws, KeepConfig, LandmarksConfig, LeaseConfig, MeasureConfig,
+    PolitenessConfig, TermConfig, crawl, value,
+};
 
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
 
@@ -113,7 +106,7 @@ impl Config {
 
     /// An estimate of how long a confirmation takes. Most confirmations take no longer.
     pub const fn confirming(&self) -> Duration {
-        uncertainty::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
+        confirmation_takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
 }
 

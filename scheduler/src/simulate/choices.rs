@@ -1,12 +1,24 @@
 //! Computes, for one draw of agents and sites, each compared strategy's choice for a site and the
-//! true round trip to the chosen agent.
+//! result of one seed, also after repeated crawls of the same sites, which show how much the
+//! choices improve.
+//!
+//! Each strategy that uses distances has its own history of crawls. In every crawl, the strategy
+//! chooses an agent for each site, using the residuals of all earlier crawls
+//! ([`crate::strategy::learned_distances`]). Some strategies sometimes explore: they choose an
+//! agent that may be nearer than the best known agent. A crawl observes the true round trip between
+//! its agent and its site.
 
-use super::map::Map;
-use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};
+use std::collections::HashMap;
+use std::time::Duration;
+
 use crate::gnp::SitePlace;
-use crate::model::{AgentId, Rtt, Strategy, seed, stats};
-use crate::strategy::learned::{CrawlObservation, LearnedCorrections, measured_by_crawls};
-use crate::strategy::{AgentLocation, Candidate, Site, choose};
+use crate::model::{AgentId, Rtt, SiteId, Strategy, seed, stats};
+use crate::strategy::learned_distances::{CrawlObservation, LearnedCorrections, measured_by_crawls, teach};
+use crate::strategy::similar_sites::CrawlResidual;
+use crate::strategy::{AgentLocation, Candidate, Site, choose, explored};
+
+use super::map_and_landmarks::Map;
+use super::{Draw, Node, Settings};
 
 /// A draw, and the data that are the same for all of its sites.
 pub(super) struct DrawContext<'a> {
@@ -146,7 +158,7 @@ impl DrawContext<'_> {
     }
 
     /// The seed for one crawl of a site.
-    pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
+    fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
         let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
     }
@@ -184,4 +196,152 @@ fn home(node: &Node) -> AgentLocation {
 /// The seed for one site. Neighbouring sites and seeds get unrelated random numbers.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeedResult {
+    pub seed: u64,
+    /// Whether a map could be fitted. Without a map, agents are chosen by measured distances.
+    pub mapped: bool,
+    /// All sites, in the order of the matrix.
+    pub sites: Vec<JudgedSite>,
+}
+
+/// One site of one seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgedSite {
+    /// The site's row number in the matrix, from 0.
+    pub node: usize,
+    /// Whether the map could locate the site.
+    pub located: bool,
+    /// Number of landmarks that measured the site.
+    pub measurements: usize,
+    /// The agents with a known true round trip to the site. Only these agents are candidates,
+    /// because a choice is judged by the true round trip.
+    pub agents: Vec<JudgedAgent>,
+    /// The choices of the compared strategies, in the order of the settings; empty without
+    /// candidates.
+    pub taken: Vec<ContenderChoice>,
+    /// For each compared strategy, the true round trip to the chosen agent in each crawl, in
+    /// milliseconds; empty if sites are crawled only once.
+    pub crawls: Vec<Vec<f64>>,
+}
+
+/// One agent as a candidate for one site.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct JudgedAgent {
+    /// The agent's row number in the matrix, from 0.
+    pub node: usize,
+    pub landmark: bool,
+    /// The true round trip, in milliseconds.
+    pub truth: f64,
+    /// The estimated round trip in milliseconds: a landmark's measurement, or the prediction for
+    /// another agent; `None` if the map has no prediction.
+    pub predicted: Option<f64>,
+    /// The agent's rank by distance, from 1; `None` if the agent's distance is unknown. If no
+    /// distance is known, a randomly drawn agent has rank 1.
+    pub rank: Option<usize>,
+}
+
+/// A compared strategy's choice for one site.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContenderChoice {
+    /// The chosen agent's row number in the matrix, from 0.
+    pub node: usize,
+    /// The true round trip to the chosen agent, in milliseconds. If agents are drawn with equal
+    /// probability, it is the mean over all agents that could be drawn.
+    pub truth: f64,
+    /// Number of measurements made for the choice, by landmarks and by confirmers.
+    pub probes: usize,
+    /// The true round trips to all agents that could be drawn, in milliseconds; without a draw, the
+    /// round trip to the chosen agent.
+    pub among: Vec<f64>,
+    /// Whether the choice was made by a fallback, because the strategy lacked its input.
+    pub fell_back: bool,
+}
+
+/// The time between two crawls of a site.
+const BETWEEN: Duration = Duration::from_secs(86_400);
+
+/// Simulates all crawls for every compared strategy that learns, and records in `judged` the true
+/// round trip of each crawl. Other strategies get an empty list.
+pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
+    let fresh: Vec<Vec<Candidate>> =
+        sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
+    for strategy in context.strategies() {
+        // `gnp-confirmed` does not learn, because its distances come from probes.
+        let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
+        let history = if learns { play(context, sites, &fresh, *strategy) } else { Vec::new() };
+        for (index, judged) in judged.iter_mut().enumerate() {
+            judged.crawls.push(history.get(index).cloned().unwrap_or_default());
+        }
+    }
+}
+
+/// Simulates the crawls of one strategy. Returns, for each site, the true round trip of each crawl
+/// in milliseconds. `fresh` are the candidates of each site before any crawl.
+fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
+    let mut truths = vec![Vec::new(); sites.len()];
+    let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];
+    let mut told: Vec<(usize, CrawlResidual)> = Vec::new();
+    let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
+        sites.iter().map(|site| (site_id(*site), context.measured(*site))).collect();
+    for crawl in 0..context.crawls() {
+        let residuals: Vec<CrawlResidual> =
+            told.iter().map(|(at, residual)| CrawlResidual { weight: weight(crawl, *at), ..*residual }).collect();
+        let residuals = LearnedCorrections::of(&residuals, &measured);
+        for (index, site) in sites.iter().enumerate() {
+            // The newest crawl comes first, as in the store's results.
+            let own: Vec<CrawlObservation> = crawls[index]
+                .iter()
+                .rev()
+                .map(|(at, seen)| CrawlObservation { weight: weight(crawl, *at), ..*seen })
+                .collect();
+            let mut candidates =
+                if own.is_empty() { fresh[index].clone() } else { context.candidates(*site, &residuals, &own) };
+            let probed = measured.get(&site_id(*site)).map_or(&[][..], Vec::as_slice);
+            teach(&mut candidates, &residuals, &residuals.near(None, probed), &own);
+            let Some((taken, tried)) = take(strategy, &candidates, own.len(), context.crawl_seed(*site, crawl)) else {
+                continue;
+            };
+            let Some(truth) = context.truth(*site, taken.agent) else { continue };
+            truths[index].push(truth);
+            let Ok(rtt) = Rtt::try_from_millis_f64(truth) else { continue };
+            crawls[index].push((crawl, CrawlObservation { agent: taken.agent, rtt, weight: 1.0 }));
+            let before = fresh[index].iter().find(|one| one.agent == taken.agent);
+            let known =
+                before.and_then(|one| one.measured.or(one.predicted).map(|known| (known, one.measured.is_some())));
+            if let Some((known, probed)) = known {
+                let residual = CrawlResidual {
+                    agent: taken.agent,
+                    site: site_id(*site),
+                    network: None,
+                    known,
+                    probed,
+                    preferred: !tried,
+                    crawled: rtt,
+                    weight: 1.0,
+                };
+                told.push((crawl, residual));
+            }
+        }
+    }
+    truths
+}
+
+fn site_id(site: usize) -> SiteId {
+    SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
+}
+
+/// The agent that gets a site, and whether it was chosen by exploration rather than by the
+/// strategy.
+fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
+    let choice = choose(strategy, &Site::default(), candidates, seed)?;
+    let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;
+    let other = if strategy.explores() { explored(chosen, candidates, crawls, seed) } else { None };
+    Some((*other.unwrap_or(chosen), other.is_some()))
+}
+
+fn weight(now: usize, then: usize) -> f64 {
+    crate::strategy::similar_sites::weight(BETWEEN * u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX))
 }

@@ -6,10 +6,8 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-use super::choices::DrawContext;
-use super::crawls::crawl_again;
-use super::landmarks::landmarks;
-use super::map::Map;
+use super::choices::{DrawContext, crawl_again};
+use super::map_and_landmarks::{Map, landmarks};
 use super::{Draw, JudgedSite, Matrix, Report, SeedResult, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
 use crate::model::parallel::in_order_while;

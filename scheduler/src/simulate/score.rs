@@ -1,18 +1,27 @@
-//! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]).
+//! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]), the
+//! distributions of round trips and errors for plots, and the dump of all pairs of a site and an
+//! agent.
 //!
 //! The fields of [`Estimate`], and the mean round trips of `random` and `gnp-topK`, can be
 //! recomputed from the rows of [`super::dump`]. The figures of other strategies cannot be
 //! recomputed, because the dump has no choices, confirmers or crawls.
+//!
+//! In the dump, `site` and `agent` are row numbers in the matrix, from 0. A pair without a known
+//! round trip has no row. For a landmark, `predicted_ms` is its measurement; for other agents, it
+//! is the map's prediction. `predicted_ms` is empty if there is no prediction. `rank` is the
+//! agent's rank by distance: 1 for the nearest agent, and empty if the agent's distance is unknown.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use serde::Serialize;
 
-use super::settings::lacks;
-use super::{JudgedAgent, JudgedSite, SeedResult, Settings};
 use crate::gnp::Tier;
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
+
+use super::settings_and_draw::lacks;
+use super::{JudgedAgent, JudgedSite, SeedResult, Settings};
 
 /// The results of a simulation. A figure without data is serialised as null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -241,10 +250,93 @@ fn mean_over(sites: &[&JudgedSite], figure: impl Fn(&JudgedSite) -> Option<f64>)
     mean(&sites.iter().filter_map(|site| figure(site)).collect::<Vec<f64>>())
 }
 
+/// Number of steps between the quantiles of a distribution. More steps would not be visible, and
+/// would make the page larger.
+const STEPS: usize = 200;
+
+/// Distributions over the sites of all seeds. Each distribution is a list of quantiles in steps of
+/// 0.5 %, from the smallest to the greatest value; empty if there are no data.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Distributions {
+    /// The true round trips to the nearest agents, in milliseconds.
+    pub nearest: Vec<f64>,
+    /// For each compared strategy, in the order of the settings, the true round trips to the chosen
+    /// agents, in milliseconds. If a strategy draws among several agents with equal probability,
+    /// each of these agents has an equal share.
+    pub taken: Vec<Vec<f64>>,
+    /// The relative errors of predictions, over pairs of a site and a non-landmark agent.
+    pub errors: Vec<f64>,
+}
+
+impl Distributions {
+    pub fn of(settings: &Settings, judged: &[SeedResult]) -> Self {
+        let sites = || judged.iter().flat_map(|seed| &seed.sites);
+        let taken = |index: usize| {
+            let each = |site: &JudgedSite| -> Vec<(f64, f64)> {
+                let among = site.taken.get(index).map(|taken| taken.among.as_slice()).unwrap_or_default();
+                among.iter().map(|truth| (*truth, 1.0 / count(among.len()))).collect()
+            };
+            quantiles(sites().flat_map(each).collect())
+        };
+        let pairs = sites().flat_map(|site| &site.agents).filter(|agent| !agent.landmark);
+        Self {
+            nearest: quantiles(sites().filter_map(nearest).map(|truth| (truth, 1.0)).collect()),
+            taken: (0..settings.strategies.len()).map(taken).collect(),
+            errors: quantiles(pairs.filter_map(relative_error).map(|error| (error, 1.0)).collect()),
+        }
+    }
+}
+
+/// Computes weighted quantiles from pairs of a value and its weight. Each quantile is one of the
+/// values.
+fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
+    weighted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let Some((greatest, _)) = weighted.last().copied() else { return Vec::new() };
+    let whole: f64 = weighted.iter().map(|(_, weight)| weight).sum();
+    let mut values = weighted.into_iter();
+    let (mut value, mut so_far) = values.next().unwrap_or((greatest, whole));
+    let mut quantiles = Vec::with_capacity(STEPS + 1);
+    for step in 0..STEPS {
+        let wanted = whole * count(step) / count(STEPS);
+        while so_far < wanted {
+            let Some((next, weight)) = values.next() else { break };
+            (value, so_far) = (next, so_far + weight);
+        }
+        quantiles.push(value);
+    }
+    quantiles.push(greatest);
+    quantiles
+}
+
+const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
+
+pub fn dump(judged: &[SeedResult], out: impl Write) -> Result<(), csv::Error> {
+    let mut rows = csv::Writer::from_writer(out);
+    rows.write_record(HEADER)?;
+    for seed in judged {
+        for site in &seed.sites {
+            for agent in &site.agents {
+                rows.write_record([
+                    seed.seed.to_string(),
+                    site.node.to_string(),
+                    agent.node.to_string(),
+                    u8::from(agent.landmark).to_string(),
+                    agent.truth.to_string(),
+                    agent.predicted.map(|millis| millis.to_string()).unwrap_or_default(),
+                    agent.rank.map(|rank| rank.to_string()).unwrap_or_default(),
+                ])?;
+            }
+        }
+    }
+    rows.flush()?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::simulate::ContenderChoice;
+
+    use super::*;
 
     fn agent(node: usize, landmark: bool, truth: f64, predicted: f64, rank: usize) -> JudgedAgent {
         JudgedAgent { node, landmark, truth, predicted: Some(predicted), rank: Some(rank) }
@@ -296,5 +388,16 @@ mod tests {
         assert_eq!((report.estimate.re50, report.estimate.acc70, report.estimate.top1_hit), (None, None, None));
         assert!(report.strategies.iter().all(|score| score.mean_rtt_ms.is_none() && score.load_cv.is_none()));
         assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
+    }
+
+    #[test]
+    fn quantiles_are_values_that_are_there_by_their_weight() {
+        let drawn = quantiles(vec![(30.0, 0.5), (10.0, 1.0), (20.0, 0.5)]);
+        assert_eq!(
+            (drawn.len(), drawn[0], drawn[100], drawn[101], drawn[150], drawn[151], drawn[200]),
+            (201, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0)
+        );
+        assert_eq!(quantiles(Vec::new()), Vec::<f64>::new());
+        assert!(quantiles(vec![(4.0, 1.0)]).iter().all(|value| *value == 4.0));
     }
 }

@@ -16,7 +16,7 @@ use crate::cli::connection::Client;
 use crate::cli::files::{read_bytes, shown};
 use crate::cli::output::{self, Format, FormatArgs};
 use crate::machine::clock::now;
-use crate::simulate::nodes::line_of;
+use crate::simulate::line_of;
 
 /// Maximum number of invalid lines that are reported one by one.
 const MOST_SAID: usize = 20;

@@ -1,7 +1,7 @@
 //! Rebalances waiting tasks: moves them from one agent to another admitted agent, to level loads
 //! and to use agents that have joined.
 //!
-//! The pure module `strategy::load::balance` decides the moves. A pass reads the agents' loads and
+//! The pure module `strategy::rebalance` decides the moves. A pass reads the agents' loads and
 //! queues, and stores each move as a new assignment with its cause. A pass reads only the ends of
 //! the longest queues and makes at most `MOVES` moves. For a queued task, a pass predicts distances
 //! only to agents that joined after the task's agent was chosen. A task is moved only if its
@@ -22,7 +22,7 @@ use crate::store::assignments::available_agents::{self, AvailableAgent};
 use crate::store::assignments::movable_tasks::{self, QueuedTask};
 use crate::store::assignments::{self, Assignment};
 use crate::store::measurements::quarantines;
-use crate::strategy::load::balance::{self, MovableTask, TaskMove};
+use crate::strategy::rebalance::{self, MovableTask, TaskMove};
 use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
 use super::distances::Known;
@@ -79,7 +79,7 @@ impl Balance {
             None => Vec::new(),
             Some(mut input) => {
                 let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
-                let moves = balance::plan(&fleet, &input.queued, MOVES);
+                let moves = rebalance::plan(&fleet, &input.queued, MOVES);
                 if !moves.is_empty() {
                     carry_out(scheduler, &mut input, &moves).await?;
                 }
@@ -130,7 +130,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     });
     let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
     let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
-        let mut takers = balance::takers(&task.former, candidates, new);
+        let mut takers = rebalance::takers(&task.former, candidates, new);
         takers.retain(|taker| admission.admits(task.batch, taker.agent));
         MovableTask { at: task.former.agent, takers }
     });
@@ -154,7 +154,7 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
         let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
-        let candidates_now = balance::relisted(&waiting.former, taker, candidates);
+        let candidates_now = rebalance::relisted(&waiting.former, taker, candidates);
         let exclusions = input.admission.exclusions(&mut tx, waiting.batch).await?;
         let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };

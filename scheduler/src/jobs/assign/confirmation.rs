@@ -9,7 +9,7 @@
 //! for each confirmer is bounded.
 //!
 //! A confirmer's measurement takes precedence over a prediction, like any other measurement, and
-//! also helps to locate the site. Implausible claims are rejected (see `gnp::trust::claim`). An
+//! also helps to locate the site. Implausible claims are rejected (see `gnp::trust::believed`). An
 //! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -2,7 +2,7 @@
 //! or rebalances tasks reads the distances once.
 //!
 //! A measured round trip takes precedence over a predicted one. Implausible claims are rejected
-//! (see `gnp::trust::claim`).
+//! (see `gnp::trust::believed`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::store::assignments::past_crawls::{self, CrawledSite};
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{self, agents, measurements};
-use crate::strategy::learned::{CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach};
+use crate::strategy::learned_distances::{CrawlObservation, LearnedCorrections, measured_by_crawls, teach};
+use crate::strategy::similar_sites::SimilarCrawls;
 use crate::strategy::{Candidate, Spread};
 
 use crate::jobs::refined_map::{CurrentMap, MapCache};

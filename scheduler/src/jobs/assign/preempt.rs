@@ -2,7 +2,7 @@
 //!
 //! A pass fills idle slots when no site waits to be planned. While sites wait, a pass fills only
 //! the slots of agents that may crawl none of the waiting sites. The pure module
-//! `strategy::schedule::preemption` chooses the crawls. The agent returns the lease of a preempted
+//! `strategy::preemption` chooses the crawls. The agent returns the lease of a preempted
 //! crawl with a checkpoint, and the task is then planned like any other. A crawl stays with its
 //! agent if the crawl ends before the lease is returned, or if the agent does not receive or
 //! support the preemption.
@@ -21,8 +21,8 @@ use crate::store::assignments::available_agents::{self, AvailableAgent};
 use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
-use crate::strategy::schedule::preemption::{self, UnderWay};
-use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::candidate_and_site::SiteFacts;
+use crate::strategy::preemption::{self, UnderWay};
 use crate::strategy::{speeds, usual_size, with_speeds};
 
 use super::distances::Known;

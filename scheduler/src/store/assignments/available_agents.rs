@@ -13,7 +13,7 @@ use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 use crate::store::{Error, position};
 use crate::strategy::AgentLocation;
-use crate::strategy::load::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
+use crate::strategy::load_and_pace::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
 
 #[derive(Debug, Clone, Copy)]
 pub struct AvailableAgent {

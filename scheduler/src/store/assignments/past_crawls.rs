@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
-use crate::strategy::learned::{
-    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, CrawlResidual, MOST_RESIDUALS_OF_AN_AGENT, Prefix, RESIDUALS,
-    weight,
+use crate::strategy::learned_distances::{
+    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, MOST_RESIDUALS_OF_AN_AGENT, RESIDUALS,
 };
+use crate::strategy::similar_sites::{CrawlResidual, Prefix, weight};
 use crate::strategy::{Crawl, Work, crawl_weight};
 
 use crate::store::Error;

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::model::TaskId;
 use crate::model::site_name::SiteName;
-use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::candidate_and_site::SiteFacts;
 
 use crate::store::rows::Rows;
 use crate::store::{Error, position};

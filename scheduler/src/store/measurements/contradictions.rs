@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
-use crate::strategy::learned::contradiction::{ENOUGH, PAUSE, weigh};
+use crate::strategy::learned_distances::{ENOUGH, PAUSE, weigh};
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};

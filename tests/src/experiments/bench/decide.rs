@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use landfall_scheduler::model::geo::{Direction, Position};
 use landfall_scheduler::model::{AgentId, Rtt, SiteId, Strategy};
-use landfall_scheduler::strategy::learned::{CrawlResidual, LearnedCorrections, teach};
-use landfall_scheduler::strategy::schedule::preemption::{UnderWay, moves};
-use landfall_scheduler::strategy::schedule::{Job, plan};
+use landfall_scheduler::strategy::learned_distances::{LearnedCorrections, teach};
+use landfall_scheduler::strategy::plan::{Job, plan};
+use landfall_scheduler::strategy::preemption::{UnderWay, moves};
+use landfall_scheduler::strategy::similar_sites::CrawlResidual;
 use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, Speed, Spread, Work, choose};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use landfall_scheduler::model::{AgentId, Strategy};
 use landfall_scheduler::strategy::Candidate;
-use landfall_scheduler::strategy::schedule::preemption::{self, UnderWay};
+use landfall_scheduler::strategy::preemption::{self, UnderWay};
 
 use super::simulated_scheduler::{Fleet, PartialCrawl};
 use super::survey::{agent_id, agent_index};
