@@ -195,7 +195,7 @@ struct ExpectedRtts {
 
 impl DrawnPlaces {
     /// Draws places and mixes. The epoch is the seed, so equal maps give equal places.
-    pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
+    fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
         let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
         let softening = SOFTENING * embedding.scale();
@@ -212,7 +212,7 @@ impl DrawnPlaces {
     }
 
     /// Whether the agent is a landmark of the map. Measurements by other agents are ignored.
-    pub(super) fn knows(&self, agent: AgentId) -> bool {
+    fn knows(&self, agent: AgentId) -> bool {
         self.columns.contains_key(&agent)
     }
 
@@ -305,7 +305,7 @@ pub(super) struct ShortPairs {
     /// The total of `ln(distance / sum)` over the matched pairs of landmarks, where `sum` is the sum
     /// of the two landmarks' round trips to the site. Only pairs whose sum is below their distance
     /// are matched, so no term is negative.
-    pub(super) total: f64,
+    total: f64,
     pub(super) far_below: usize,
     /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round
     /// trips, and their distance.

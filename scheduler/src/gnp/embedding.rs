@@ -36,15 +36,15 @@ pub struct Placement {
 /// A fit of the landmarks and of all agents that could be located from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
-    pub(super) epoch: EmbeddingEpoch,
-    pub(super) dimensions: usize,
-    pub(super) landmarks: Vec<AgentId>,
-    pub(super) agents: BTreeMap<AgentId, Placement>,
-    pub(super) fit_error: f64,
+    epoch: EmbeddingEpoch,
+    dimensions: usize,
+    landmarks: Vec<AgentId>,
+    agents: BTreeMap<AgentId, Placement>,
+    fit_error: f64,
     /// The median distance between the located agents, in milliseconds. Constants that represent
     /// distances on the map are given as fractions of this distance.
-    pub(super) scale: f64,
-    pub(super) switches: PlainSwitches,
+    scale: f64,
+    switches: PlainSwitches,
 }
 
 /// The error for comparing coordinates of different epochs, whose distance would be meaningless.
@@ -115,7 +115,7 @@ impl Embedding {
 
 /// The median distance between located agents, in milliseconds; 1 if fewer than two agents are
 /// located.
-pub(super) fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
+fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
     let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| distance(a, b)));
     let mut distances: Vec<f64> = pairs.filter(|distance| *distance > 0.0).collect();

@@ -133,12 +133,7 @@ const DISTURBANCE: f64 = 0.2;
 
 /// Returns the classical scaling of the distances after subtracting the estimated heights, and
 /// randomly perturbed copies of the scaling.
-pub(super) fn starts(
-    measured: &Measured,
-    dimensions: usize,
-    descent: Descent,
-    rng: &mut ChaCha8Rng,
-) -> Vec<Vec<Vec<f64>>> {
+fn starts(measured: &Measured, dimensions: usize, descent: Descent, rng: &mut ChaCha8Rng) -> Vec<Vec<Vec<f64>>> {
     let heights = if descent.height { heights(&measured.filled) } else { vec![0.0; measured.agents.len()] };
     let level: Vec<Vec<f64>> = measured
         .filled
@@ -201,7 +196,7 @@ const CLEARLY_LOWER: f64 = 0.05;
 
 /// Returns the points of the fit that starts from the former places, or the points `found` from
 /// other starts if their cost is clearly lower.
-pub(super) fn preferred(
+fn preferred(
     measured: &Measured,
     former: Option<&Embedding>,
     (cost, points): (f64, Vec<Vec<f64>>),
@@ -250,7 +245,7 @@ const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// Sweeps [`FIRST_SWEEPS`] times from every start, then continues from the best result until it
 /// converges. Returns the cost and the points.
-pub(super) fn best_of(
+fn best_of(
     measured: &Measured,
     starts: Vec<Vec<Vec<f64>>>,
     descent: Descent,

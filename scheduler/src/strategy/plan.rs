@@ -116,9 +116,9 @@ pub struct PlannedSite {
 
 /// A job placed at an agent, and the time that the job takes at this agent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PlacedJob {
-    pub(super) job: usize,
-    pub(super) takes: Duration,
+struct PlacedJob {
+    job: usize,
+    takes: Duration,
 }
 
 /// Plans an agent's jobs. Returns them in the order in which they begin.
@@ -148,8 +148,8 @@ fn fourth_power(value: f64) -> f64 {
 }
 
 /// The times at which an agent's slots become free.
-pub(super) struct Slots {
-    pub(super) ends: Vec<Duration>,
+struct Slots {
+    ends: Vec<Duration>,
     /// The index of the slot that is free first, the time until this slot is free in seconds, and
     /// the fourth power of this time.
     first: usize,
@@ -158,7 +158,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(frees: &[Duration]) -> Self {
+    fn new(frees: &[Duration]) -> Self {
         let mut slots = Self { ends: frees.to_vec(), first: 0, first_s: 0.0, first_s4: 0.0 };
         slots.look();
         slots
@@ -172,12 +172,12 @@ impl Slots {
 
     /// The cost of a job. The cost of the plan is the sum of the fourth powers of the slots' ends,
     /// and a job's cost is the amount that the job adds. `None` if there are no slots.
-    pub(super) fn cost(&self, takes: Duration) -> Option<f64> {
+    fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
 
     /// Gives a job to the slot that is free first, and returns this slot.
-    pub(super) fn take(&mut self, takes: Duration) -> Option<usize> {
+    fn take(&mut self, takes: Duration) -> Option<usize> {
         let slot = self.first;
         let end = self.ends.get_mut(slot)?;
         *end = end.saturating_add(takes);
@@ -194,29 +194,25 @@ const MOST_LOOKS: usize = 150_000;
 const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
-pub(super) struct SlotAssignment<'a> {
+struct SlotAssignment<'a> {
     /// For each site, the time of its crawl at each agent; `None` if the agent may not get the
     /// site.
-    pub(super) takes: &'a [&'a [Option<Duration>]],
+    takes: &'a [&'a [Option<Duration>]],
     /// The agent and slot of each site; `None` if no agent may get the site.
-    pub(super) of: Vec<Option<(usize, usize)>>,
+    of: Vec<Option<(usize, usize)>>,
     /// The time at which the last crawl of each slot of each agent ends, in seconds from now.
-    pub(super) ends: Vec<Vec<f64>>,
+    ends: Vec<Vec<f64>>,
     looks: usize,
 }
 
 impl<'a> SlotAssignment<'a> {
-    pub(super) const fn new(
-        takes: &'a [&'a [Option<Duration>]],
-        of: Vec<Option<(usize, usize)>>,
-        ends: Vec<Vec<f64>>,
-    ) -> Self {
+    const fn new(takes: &'a [&'a [Option<Duration>]], of: Vec<Option<(usize, usize)>>, ends: Vec<Vec<f64>>) -> Self {
         Self { takes, of, ends, looks: 0 }
     }
 
     /// Moves and swaps sites until no move and no swap lowers the cost. The sites are tried
     /// repeatedly, in the given order.
-    pub(super) fn better(&mut self, order: &[usize]) {
+    fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
             changed = false;

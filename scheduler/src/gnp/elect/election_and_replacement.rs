@@ -267,7 +267,7 @@ pub struct ElectedLandmark {
 }
 
 impl Nominees<'_> {
-    pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
+    fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
         ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 

@@ -102,7 +102,7 @@ struct CityAndCarrier([NomineeKinds; 3]);
 
 impl CityAndCarrier {
     /// `nominees` contains the city and the carrier of each nominee.
-    pub(super) fn new(nominees: &[(&str, &str)], eligible: &[usize]) -> Self {
+    fn new(nominees: &[(&str, &str)], eligible: &[usize]) -> Self {
         let cities: Vec<&str> = nominees.iter().map(|(city, _)| *city).collect();
         let carriers: Vec<&str> = nominees.iter().map(|(_, carrier)| *carrier).collect();
         Self([
@@ -113,7 +113,7 @@ impl CityAndCarrier {
     }
 
     /// The penalties for the agents `chosen`, as a share of the mean distance between agents.
-    pub(super) fn penalty(&self, chosen: &[usize]) -> f64 {
+    fn penalty(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.0;
         // Number of chosen agents that share both city and carrier with an earlier chosen agent.
         let repeated = count(chosen.len() - pairs.among(chosen));

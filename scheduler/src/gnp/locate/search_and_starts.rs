@@ -283,7 +283,7 @@ pub(super) fn restart_cost(fit_error: f64) -> f64 {
 
 /// Solves from the likeliest start, then from further starts until the result explains the
 /// measurements well.
-pub(super) fn best_of<const N: usize, E>(
+fn best_of<const N: usize, E>(
     host: &Host<'_, N>,
     solve: impl Fn(&Point<N>) -> Result<(Point<N>, f64), E>,
 ) -> Result<(Point<N>, f64), E> {
@@ -313,7 +313,7 @@ pub(super) fn best_of<const N: usize, E>(
 impl<const N: usize> Host<'_, N> {
     /// The points of the `K` agents that explain the measurements best, with new heights, the best
     /// first. If there are fewer than `K` agents, the best start fills the other entries.
-    pub(super) fn starts<const K: usize>(&self) -> [Point<N>; K] {
+    fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
         for (index, block) in self.anchorage.blocks.iter().enumerate() {

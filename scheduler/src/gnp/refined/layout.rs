@@ -104,16 +104,16 @@ const STEP_TRIES: usize = 6;
 const NO_DISTANCE: f64 = 1e-9;
 
 struct LayoutProblem<'a> {
-    pub(super) measured: &'a Measured,
+    measured: &'a Measured,
     /// The softening of log errors, in milliseconds.
-    pub(super) softening: f64,
+    softening: f64,
     /// The limit of Huber's loss in the sweeps after [`SQUARE_SWEEPS`].
-    pub(super) huber: f64,
-    pub(super) heights: bool,
+    huber: f64,
+    heights: bool,
 }
 
 impl LayoutProblem<'_> {
-    pub(super) fn descend(&self, mut points: Vec<Vec<f64>>) -> (Vec<Vec<f64>>, f64) {
+    fn descend(&self, mut points: Vec<Vec<f64>>) -> (Vec<Vec<f64>>, f64) {
         let mut damping = vec![FIRST_DAMPING; points.len()];
         for (huber, sweeps) in [(f64::INFINITY, SQUARE_SWEEPS), (self.huber, ROBUST_SWEEPS)] {
             let mut before = f64::INFINITY;

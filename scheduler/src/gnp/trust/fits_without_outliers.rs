@@ -68,7 +68,7 @@ fn conclude_by(
 const MOST_FITS: usize = 6;
 
 struct TrustEvaluation<'a> {
-    pub(super) remaining: RemainingEvidence<'a>,
+    remaining: RemainingEvidence<'a>,
     /// Findings that later evidence cannot overturn.
     proven: BTreeMap<AgentId, Finding>,
 }
@@ -76,7 +76,7 @@ struct TrustEvaluation<'a> {
 impl<'a> TrustEvaluation<'a> {
     /// Checks one kind of evidence after another. Also returns the last map; `None` if no map can
     /// be fitted.
-    pub(super) fn of(evidence: &'a TrustEvidence<'a>) -> (Self, Option<Embedding>) {
+    fn of(evidence: &'a TrustEvidence<'a>) -> (Self, Option<Embedding>) {
         let mut evaluation = Self { remaining: RemainingEvidence::new(evidence), proven: BTreeMap::new() };
         evaluation.check_light();
         evaluation.check_collusion();
@@ -199,7 +199,7 @@ fn fit_of_jurors(remaining: &RemainingEvidence<'_>) -> Option<Embedding> {
 }
 
 /// The error of an agent's measurements; `None` if too few pairs are measured in both directions.
-pub(super) fn asymmetry(remaining: &RemainingEvidence<'_>, agent: AgentId) -> Option<ReportBias> {
+fn asymmetry(remaining: &RemainingEvidence<'_>, agent: AgentId) -> Option<ReportBias> {
     let mesh = remaining.evidence.mesh;
     let pairs = remaining
         .others(agent)
@@ -208,7 +208,7 @@ pub(super) fn asymmetry(remaining: &RemainingEvidence<'_>, agent: AgentId) -> Op
 }
 
 /// The error of an agent's measurements; `None` if there are too few measurements.
-pub(super) fn residual(remaining: &RemainingEvidence<'_>, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
+fn residual(remaining: &RemainingEvidence<'_>, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
     let mesh = remaining.evidence.mesh;
     let of_it: Vec<(AgentId, Rtt)> =
         remaining.others(agent).filter_map(|other| Some((other, mesh.measured(other, agent)?))).collect();
@@ -269,7 +269,7 @@ fn control(remaining: &RemainingEvidence<'_>, map: &Embedding, agent: AgentId) -
 
 /// The errors of an agent's measurements of sites, compared with predictions from the landmarks'
 /// measurements; `None` if the agent measured too few sites.
-pub(super) fn sites(remaining: &RemainingEvidence<'_>, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
+fn sites(remaining: &RemainingEvidence<'_>, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
     let own = map.placement(agent)?;
     let site = |measured: &Vec<(AgentId, Rtt)>| {
         let (_, rtt) = measured.iter().find(|(prober, _)| *prober == agent)?;
