@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::model::duration::in_largest_unit;
-use crate::model::{CrawlPolicy, PolicyRequest, duration, words};
+use crate::model::durations_and_sizes::{deserialize_duration, in_largest_unit};
+use crate::model::{CrawlPolicy, PolicyRequest, words};
 use crate::store::schema::retention::RetainedKind;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Setting for u32 {
 
 impl Setting for Duration {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        duration::deserialize(from)
+        deserialize_duration(from)
     }
 
     fn said(self) -> String {

@@ -19,7 +19,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::past_crawls;
 use crate::store::embeddings;
 use crate::store::measurements::{self, MeshMeasurement};
-use crate::strategy::learned::LearnedCorrections;
+use crate::strategy::learned_distances::LearnedCorrections;
 
 /// Age after which crawl residuals are read again. A single crawl changes little, and reading the
 /// residuals of a thousand agents takes a tenth of a second.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use landfall_scheduler::gnp::projection::project;
+use landfall_scheduler::gnp::project;
 use landfall_scheduler::model::Strategy;
 use landfall_scheduler::plot::map::{AgentMark, Groups, Plane, SiteMark, colour, draw, legend};
 use landfall_scheduler::plot::px;

@@ -24,8 +24,8 @@ use crate::store::assignments::{self, Assignment, Pool, WaitingTask, site_facts}
 use crate::store::measurements::quarantines;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::wait_causes;
-use crate::strategy::site_facts::SiteFacts;
-use crate::strategy::{self, Candidate, Choice, uncertainty};
+use crate::strategy::candidate_and_site::SiteFacts;
+use crate::strategy::{self, Candidate, Choice, distance_strategies};
 
 /// Maximum number of tasks assigned in one transaction, so that their rows are locked for well
 /// under a second.
@@ -141,7 +141,10 @@ async fn choose_some(scheduler: &Leader, map: Option<Arc<CurrentMap>>, limit: i6
         };
         let asked = confirmation_states.contains_key(&task.site);
         let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
-        if may_be && uncertainty::unsure(&candidates) && costs_no_time(waits(&candidates, choice.agent), confirming) {
+        if may_be
+            && distance_strategies::unsure(&candidates)
+            && costs_no_time(waits(&candidates, choice.agent), confirming)
+        {
             unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });
             continue;
         }

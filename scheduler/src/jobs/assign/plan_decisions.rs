@@ -22,10 +22,11 @@ use crate::store::leases::preemptions::{self, PreemptedLease};
 use crate::store::measurements::quarantines;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
-use crate::strategy::load::LISTED;
-use crate::strategy::schedule::{self, Job, PlannedSite};
-use crate::strategy::site_facts::SiteFacts;
-use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, uncertainty, usual_size, with_speeds};
+use crate::strategy::candidate_and_site::LISTED;
+use crate::strategy::candidate_and_site::SiteFacts;
+use crate::strategy::crawl_duration;
+use crate::strategy::plan::{self, Job, PlannedSite};
+use crate::strategy::{self, Candidate, Choice, Speed, distance_strategies, explored, speeds, usual_size, with_speeds};
 
 /// The input of a plan.
 pub(super) struct PlanInput {
@@ -136,10 +137,10 @@ impl PlanInput {
 fn frees(agent: &AvailableAgent, held: &[AgentCrawl]) -> Vec<Duration> {
     let takes = |held: &AgentCrawl| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =
-        held.iter().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
+        held.iter().filter_map(|held| Some(crawl_duration::remaining(takes(held), held.under_way?))).collect();
     under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
     let waiting: Vec<Duration> = held.iter().filter(|held| held.under_way.is_none()).map(takes).collect();
-    schedule::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
+    crawl_duration::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
 }
 
 /// A task whose agent is decided.
@@ -188,12 +189,12 @@ impl PlanInput {
             {
                 decided.push(DecidedTask { job: index, choice, takes: None, explores: false });
             }
-            is_unsure.push(self.confirmable[index] && uncertainty::unsure(&admitted));
+            is_unsure.push(self.confirmable[index] && distance_strategies::unsure(&admitted));
             jobs.push(job);
             tried.push(tries);
         }
-        for planned in schedule::plan(&jobs, &self.frees) {
-            if planned.begins <= schedule::AHEAD
+        for planned in plan::plan(&jobs, &self.frees) {
+            if planned.begins <= plan::AHEAD
                 && let Some(choice) = self.choice(&planned, &jobs[planned.job], &among(&self.waiting[planned.job]))
             {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));

@@ -1,7 +1,7 @@
 //! Plans the tasks of `earliest-finish` together, window by window, and keeps a plan that decides
 //! nothing until something changes.
 //!
-//! A plan assigns only tasks that would begin within `schedule::AHEAD`. The other tasks stay
+//! A plan assigns only tasks that would begin within `plan::AHEAD`. The other tasks stay
 //! located and are planned again in the next pass, with the results of the crawls that have ended
 //! by then. Because only tasks that begin soon are assigned, a wrong prediction leaves no long
 //! queue at an agent, and the last sites of a batch go to the agents that finish the crawls
@@ -23,7 +23,7 @@ use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::assignments::{self, Pool, available_agents};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
-use crate::strategy::schedule;
+use crate::strategy::plan;
 
 /// Maximum number of windows in one pass; planning a window takes up to a second. Batches that get
 /// no window are planned in a later pass, when fewer tasks of other batches wait.
@@ -61,7 +61,7 @@ impl UnchangedPlan {
     /// Keeps the plan that was begun at `began`. Returns `None` if no task was planned, or if
     /// `seen.moved` is set, because the next plan may then decide further tasks.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
-        let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
+        let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(plan::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
         let kept = || Self { signals, until, seen: seen.clone() };
         (!seen.moved && !seen.batches.is_empty()).then(kept)

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::map_errors::{self, MapResidual};
 use crate::cli::output::number;
-use crate::gnp::projection::project;
+use crate::gnp::project;
 use crate::model::geo::Position;
 use crate::model::stats::count;
 use crate::model::{AgentId, EmbeddingEpoch};

@@ -10,7 +10,7 @@ use anyhow::Context;
 use landfall_scheduler::model::{Rtt, Strategy, seed};
 use landfall_scheduler::strategy::learned::CrawlObservation;
 use landfall_scheduler::strategy::load::balance::{self, MovableTask};
-use landfall_scheduler::strategy::schedule::{self, Job};
+use landfall_scheduler::strategy::plan::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
 
 use super::survey::{self, Survey, agent_id, agent_index};
@@ -200,9 +200,9 @@ impl<'a> Fleet<'a> {
         let jobs: Vec<Job> = sites.iter().map(job).collect();
         let frees: Vec<Vec<Duration>> = self.agents.iter().map(|state| self.frees(state, now)).collect();
         let mut got = BTreeSet::new();
-        for planned in schedule::plan(&jobs, &frees) {
+        for planned in plan::plan(&jobs, &frees) {
             let Some(&site) = sites.get(planned.job) else { continue };
-            if planned.begins > schedule::AHEAD {
+            if planned.begins > plan::AHEAD {
                 if self.is_worth_confirming(site, planned.begins) {
                     self.pool.remove(&site);
                     self.confirm(site, now);
@@ -252,11 +252,11 @@ impl<'a> Fleet<'a> {
         let expected = |site: &usize| self.expected.get(site).copied().unwrap_or_default();
         let under_way = |site: &usize| {
             let since = self.since.get(site).copied().unwrap_or(now);
-            schedule::remaining(expected(site), now.saturating_sub(since))
+            crawl_duration::remaining(expected(site), now.saturating_sub(since))
         };
         let under_way: Vec<Duration> = state.crawls.iter().map(under_way).collect();
         let waiting: Vec<Duration> = state.waiting.iter().map(expected).collect();
-        schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
+        crawl_duration::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
     /// Grants leases for an agent's waiting sites while the agent has free slots, and returns these

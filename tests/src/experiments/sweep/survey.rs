@@ -8,10 +8,10 @@ use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, Refined, RefinedSwitches, SitePlace, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::Candidate;
+use landfall_scheduler::strategy::distance_strategies::{self, unsure};
 use landfall_scheduler::strategy::learned::{
     CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
 };
-use landfall_scheduler::strategy::uncertainty::{self, unsure};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::batch_record;
@@ -23,7 +23,7 @@ const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
 /// The expected duration of a confirmation in the scheduler.
-pub const CONFIRMING: Duration = uncertainty::takes(3, SAMPLES, SAMPLED_EVERY);
+pub const CONFIRMING: Duration = distance_strategies::takes(3, SAMPLES, SAMPLED_EVERY);
 
 #[derive(Debug)]
 pub struct Survey {
