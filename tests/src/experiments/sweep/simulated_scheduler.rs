@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_scheduler::model::{Rtt, Strategy, seed};
-use landfall_scheduler::strategy::learned::CrawlObservation;
-use landfall_scheduler::strategy::load::balance::{self, MovableTask};
+use landfall_scheduler::strategy::learned_distances::CrawlObservation;
 use landfall_scheduler::strategy::plan::{self, Job};
-use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
+use landfall_scheduler::strategy::rebalance::{self, MovableTask};
+use landfall_scheduler::strategy::{
+    self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work, crawl_duration,
+};
 
 use super::survey::{self, Survey, agent_id, agent_index};
 
@@ -319,16 +321,16 @@ impl<'a> Fleet<'a> {
             .collect();
         let queued = |site: &usize| {
             let former = &self.chosen[site];
-            MovableTask { at: former.agent, takers: balance::takers(former, &fleet, &[]) }
+            MovableTask { at: former.agent, takers: rebalance::takers(former, &fleet, &[]) }
         };
         let queued: Vec<MovableTask> = sites.iter().map(queued).collect();
         let mut got = BTreeSet::new();
-        for one in balance::plan(&fleet, &queued, MOVES) {
+        for one in rebalance::plan(&fleet, &queued, MOVES) {
             let Some(&site) = sites.get(one.queued) else { continue };
             let (Some(from), Some(to)) = (agent_index(self.chosen[&site].agent), agent_index(one.to)) else { continue };
             let Some(taker) = fleet.get(to) else { continue };
             let Some(former) = self.chosen.get_mut(&site) else { continue };
-            former.listed = balance::relisted(former, taker, &fleet).iter().map(listed).collect();
+            former.listed = rebalance::relisted(former, taker, &fleet).iter().map(listed).collect();
             former.agent = one.to;
             self.agents[from].waiting.remove(&site);
             self.agents[to].waiting.insert(site);

@@ -9,9 +9,10 @@ use landfall_scheduler::gnp::{Mesh, Nominee, Refined, RefinedSwitches, SitePlace
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::distance_strategies::{self, unsure};
-use landfall_scheduler::strategy::learned::{
-    CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
+use landfall_scheduler::strategy::learned_distances::{
+    CrawlObservation, LearnedCorrections, measured_by_crawls, teach,
 };
+use landfall_scheduler::strategy::similar_sites::SimilarCrawls;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::batch_record;
@@ -23,7 +24,7 @@ const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
 /// The expected duration of a confirmation in the scheduler.
-pub const CONFIRMING: Duration = distance_strategies::takes(3, SAMPLES, SAMPLED_EVERY);
+pub const CONFIRMING: Duration = distance_strategies::confirmation_takes(3, SAMPLES, SAMPLED_EVERY);
 
 #[derive(Debug)]
 pub struct Survey {
