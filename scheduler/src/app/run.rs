@@ -24,7 +24,7 @@ use crate::jobs::measure::Measure;
 use crate::jobs::period::{Period, run_periodic};
 use crate::jobs::{prune, reap, recrawl, totals, traces};
 use crate::machine::clock::now;
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::Role;
 use crate::wake::Task;
 use crate::web::{self, Web};
 use crate::{Scheduler, store};

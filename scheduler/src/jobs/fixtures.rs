@@ -18,7 +18,7 @@ use crate::store::fixtures;
 use crate::store::measurements::measurement_result::MeasurementResult;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementReport, ReportTarget};
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::Role;
 use crate::store::tasks::wait_causes;
 use crate::strategy::explain::ExplainedWait;
 

@@ -20,7 +20,7 @@ use crate::jobs::geoip::GeoIp;
 use crate::machine::disk::DiskWatch;
 use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
-use crate::store::schedulers::terms::{self, Role};
+use crate::store::schedulers::Role;
 use crate::store::{self, schedulers};
 use crate::wake::Wakes;
 
@@ -60,7 +60,7 @@ impl Leader {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
         let patience = (self.terms.life * STANDSTILL_LIVES).max(LEAST_STANDSTILL);
-        if !terms::check(&mut tx, self.role, scheduler, number, patience).await.context("check the term")? {
+        if !schedulers::check(&mut tx, self.role, scheduler, number, patience).await.context("check the term")? {
             self.terms.lost(self.role, number);
             return Err(NotLeader.into());
         }
@@ -148,7 +148,7 @@ impl HeldTerms {
                 continue;
             }
             let mut tx = conn.begin().await?;
-            let Some(term) = terms::take(&mut tx, role, scheduler, self.lifetime).await? else { continue };
+            let Some(term) = schedulers::take(&mut tx, role, scheduler, self.lifetime).await? else { continue };
             tx.commit().await?;
             self.entry.lock().unwrap_or_else(PoisonError::into_inner).held.insert(role, term.number);
             tracing::info!(role = role.name(), term = %term.number, sessions = term.extended, "took a role");

@@ -21,7 +21,7 @@ use crate::Scheduler;
 use crate::model::{TaskId, TaskState};
 use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::Role;
 
 use super::leadership::{HeldTerms, Leader, NotLeader};
 use super::period::{Period, run_periodic};

@@ -1,18 +1,15 @@
 //! Agents: the enrolled agents and their current state.
 
-mod credentials;
-pub(crate) mod drains;
-pub mod enrolments;
+pub(crate) mod drain_remove_and_tag;
+pub mod issued_tokens;
 mod list_and_show;
-mod names;
-mod places;
+pub mod new_enrolments;
 pub(crate) mod refusals;
-pub(crate) mod removal;
 pub(crate) mod sessions;
-mod tags;
 
-pub use credentials::{CredentialHolder, by_credential};
-pub use list_and_show::{Agent, list, show};
-pub use names::{by_name, names};
-pub use places::{AgentPlace, AgentPosition, places, positions};
-pub use tags::{lock_tags, set_tags};
+pub use drain_remove_and_tag::{lock_tags, set_tags};
+pub use issued_tokens::{CredentialHolder, by_credential};
+pub use list_and_show::{
+    Agent, AgentPlace, AgentPosition, NewestSession, SessionState, by_name, list, names, newest_session, places,
+    positions, show,
+};

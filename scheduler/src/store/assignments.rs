@@ -3,15 +3,10 @@
 //! Only this module and its submodules move a task from `located` to `assigned`, and back to
 //! `located` if its agent is no longer available.
 
-pub(crate) mod available_agents;
-pub(crate) mod loads;
-pub(crate) mod movable_tasks;
-pub(crate) mod past_crawls;
-mod recorded_choices;
-pub(crate) mod site_facts;
-mod unassign;
-mod waiting;
+pub(crate) mod agents_and_loads;
+mod choices_and_withdrawals;
+pub(crate) mod past_crawls_and_site_facts;
+pub(crate) mod waiting_tasks;
 
-pub use recorded_choices::{Assignment, insert};
-pub use unassign::{UnassignScope, unassign};
-pub use waiting::{Pool, WaitingTask, still_waiting, waiting};
+pub use choices_and_withdrawals::{Assignment, UnassignScope, insert, unassign};
+pub use waiting_tasks::{Pool, WaitingTask, still_waiting, waiting};

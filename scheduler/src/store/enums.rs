@@ -11,10 +11,11 @@ use crate::model::{
 };
 
 use super::agents::refusals::Refusal;
-use super::agents::sessions::{EndCause, SessionState};
 use super::leases::LeaseState;
 use super::measurements::failures::Cause as FailureCause;
-use super::schedulers::terms::Role;
+use crate::store::agents::SessionState;
+use crate::store::agents::sessions::EndCause;
+use crate::store::schedulers::Role;
 
 /// Stores the variants of a Rust enum as values of a Postgres enum.
 macro_rules! as_enum {

@@ -10,11 +10,11 @@ use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction,
 
 use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::agents::sessions::{self, Registration, SessionTerms};
 use super::assignments::{self, Pool};
 use super::leases;
 use super::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use super::sites::addresses::PermitRequest;
+use crate::store::agents::sessions::{self, Registration, SessionTerms};
 
 pub(crate) type Conn = PoolConnection<Postgres>;
 

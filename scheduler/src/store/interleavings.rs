@@ -8,13 +8,13 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use super::agents::refusals::Refusal;
-use super::agents::sessions::{self, OpenError, Registration};
-use super::agents::{drains, removal};
-use super::assignments::{self, Assignment, movable_tasks};
 use super::batches::cancel_and_retry::{self, ChangeScope};
 use super::leases::outcomes::OutcomeAnswer;
-use super::{fixtures, leases};
 use crate::model::{AgentId, BatchId, ChoiceReasons, SessionId, SiteId, Strategy, TaskId};
+use crate::store::agents::drain_remove_and_tag;
+use crate::store::agents::sessions::{self, OpenError, Registration};
+use crate::store::assignments::{self, Assignment, waiting_tasks};
+use crate::store::{fixtures, leases};
 use crate::strategy::Choice;
 
 mod endings;
@@ -205,7 +205,8 @@ async fn a_drain_counts_what_is_being_granted(pool: PgPool) {
     let scene = Scene::new(pool, 3).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 2);
-    let drained = scene.behind(granting, async |conn| drains::drain(conn, "a").await).await.expect("drain");
+    let drained =
+        scene.behind(granting, async |conn| drain_remove_and_tag::drain(conn, "a").await).await.expect("drain");
     assert_eq!((drained.leases, drained.withdrawn), (2, 1));
 }
 
@@ -213,7 +214,7 @@ async fn a_drain_counts_what_is_being_granted(pool: PgPool) {
 async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let mut draining = scene.begin().await;
-    assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
+    assert_eq!(drain_remove_and_tag::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
     assert_eq!(scene.behind(draining, async |conn| scene.grant(conn).await).await, 0);
     assert_eq!(scene.task().await, "located");
 }
@@ -222,7 +223,10 @@ async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
 async fn an_agent_that_is_being_removed_cannot_connect(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut removing = scene.begin().await;
-    assert_eq!(removal::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases, 1);
+    assert_eq!(
+        drain_remove_and_tag::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases,
+        1
+    );
     let opened = scene.behind(removing, async |conn| scene.reopen(conn).await).await;
     assert!(matches!(opened, Err(OpenError::Removed)));
     assert_eq!((scene.task().await, scene.lease().await), ("located".into(), "expired".into()));
@@ -304,17 +308,17 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
 }
 
 /// Makes another agent, and reads the scene's first task, which waits at the first agent.
-async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, movable_tasks::QueuedTask) {
+async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, waiting_tasks::QueuedTask) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;
     let waiting =
-        movable_tasks::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
+        waiting_tasks::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
     (other, session, waiting)
 }
 
 /// Tries to move the task to this agent. Returns whether it was moved.
-async fn rebalance(conn: &mut PgConnection, waiting: &movable_tasks::QueuedTask, agent: AgentId) -> bool {
-    let held = movable_tasks::hold_on(conn, &[waiting]).await.expect("hold on");
+async fn rebalance(conn: &mut PgConnection, waiting: &waiting_tasks::QueuedTask, agent: AgentId) -> bool {
+    let held = waiting_tasks::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
     let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), ChoiceReasons::default()));
     assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("rebalance");
@@ -353,7 +357,7 @@ async fn a_task_that_is_withdrawn_meanwhile_is_not_rebalanced(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let (other, _, waiting) = rebalanced(&scene).await;
     let mut draining = scene.begin().await;
-    assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
+    assert_eq!(drain_remove_and_tag::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
     let mut conn = scene.conn().await;
     assert!(!rebalance(&mut conn, &waiting, other).await);
     draining.commit().await.expect("commit");

@@ -22,8 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::task_roles::Task;
 use crate::model::AgentId;
-use crate::store::schedulers::notices::{self, Listener};
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::{self, Listener, Role};
 
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
 /// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
@@ -229,7 +228,7 @@ async fn tell(
         Some(conn) => conn,
         None => options.connect().await.context("connect")?,
     };
-    notices::notify(&mut conn, &news.to_string()).await.context("notify")?;
+    schedulers::notify(&mut conn, &news.to_string()).await.context("notify")?;
     Ok(conn)
 }
 

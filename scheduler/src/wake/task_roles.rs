@@ -1,6 +1,6 @@
 //! Lists the background tasks that can be woken, and says by which role each task runs.
 
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::Role;
 
 /// Passes all background tasks to a macro, each with its signal and its role. The signal has the
 /// background task's name. A scheduler runs a background task only while it leads the role.

@@ -15,7 +15,7 @@ use landfall_scheduler::Scheduler;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::machine::secret::Secret;
-use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
+use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
 use landfall_scheduler::store::batches::{self, cancel_and_retry};
 use landfall_scheduler::store::{agents, settings};
 use sqlx::PgPool;
@@ -93,7 +93,7 @@ impl Running {
             valid_for: Duration::from_secs(600),
             replaces: true,
         };
-        enrolments::create(&mut conn, &[wanted]).await.expect("make an enrolment")[0].token.reveal().to_owned()
+        new_enrolments::create(&mut conn, &[wanted]).await.expect("make an enrolment")[0].token.reveal().to_owned()
     }
 
     async fn enrol(&self, name: &str) -> v1::EnrolResponse {

@@ -20,7 +20,7 @@ use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;
-use crate::store::assignments::past_crawls;
+use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::embeddings::placements;
 use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
@@ -157,7 +157,7 @@ impl WhatIfInput {
         }
         let enrolled = store::reports::capacity::agents(conn, located.epoch).await?;
         let ids: Vec<_> = enrolled.iter().map(|agent| agent.agent).collect();
-        let crawls = past_crawls::crawls(conn, &ids).await?;
+        let crawls = past_crawls_and_site_facts::crawls(conn, &ids).await?;
         let learned = |crawls: &[_]| Speed::default().learned(crawls);
         let mut agents = Vec::new();
         let mut left_out = Vec::new();

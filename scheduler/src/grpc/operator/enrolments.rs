@@ -15,7 +15,8 @@ use super::settings::Identity;
 use crate::Scheduler;
 use crate::model::geo::{Position, PositionError};
 use crate::model::naming;
-use crate::store::agents::enrolments::{self, AgentRequest, CreateError, Enrolment, Name, RevokeError, State, Token};
+use crate::store::agents::issued_tokens::{self, RevokeError, State, Token};
+use crate::store::agents::new_enrolments::{self, AgentRequest, CreateError, Enrolment, Name};
 use crate::store::names::Noun;
 use crate::store::{self, settings};
 
@@ -36,7 +37,7 @@ pub(super) async fn create(
 ) -> Result<v1::CreateEnrolmentResponse, Status> {
     let wanted = request.try_into()?;
     let mut tx = store::begin(&scheduler.pool).await?;
-    let made = enrolments::create(&mut tx, &[wanted]).await?;
+    let made = new_enrolments::create(&mut tx, &[wanted]).await?;
     let made = handed_out(scheduler, identity, &mut tx, made).await?.pop().unwrap_or_default();
     store::commit(tx).await?;
     Ok(made)
@@ -57,7 +58,7 @@ pub(super) async fn create_several(
     }
     let (places, wanted, mut problems) = several(asked);
     let mut tx = store::begin(&scheduler.pool).await?;
-    let made = match enrolments::create(&mut tx, &wanted).await {
+    let made = match new_enrolments::create(&mut tx, &wanted).await {
         Ok(made) => made,
         Err(CreateError::Refused(refused)) => {
             problems.extend(refused.iter().map(|(index, refusal)| problem(places[*index], refusal)));
@@ -84,7 +85,7 @@ pub(super) async fn list(
     let all = asked.all || states.iter().any(|state| *state != State::Open);
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
     let mut conn = store::acquire(&scheduler.pool).await?;
-    let (tokens, older) = enrolments::list(&mut conn, all).await?;
+    let (tokens, older) = issued_tokens::list(&mut conn, all).await?;
     let wanted = tokens.into_iter().filter(|token| {
         places.include(&token.city, &token.carrier, &token.country)
             && (states.is_empty() || states.contains(&token.state))
@@ -98,7 +99,7 @@ pub(super) async fn revoke(
     request: v1::RevokeEnrolmentRequest,
 ) -> Result<v1::RevokeEnrolmentResponse, Status> {
     let mut conn = store::acquire(&scheduler.pool).await?;
-    let revoked = match enrolments::revoke(&mut conn, &request.named).await {
+    let revoked = match issued_tokens::revoke(&mut conn, &request.named).await {
         Err(error @ RevokeError::Unknown(_)) => {
             return Err(named::inexact(&mut conn, Noun::Token, &request.named, error.into()).await);
         }

@@ -10,7 +10,7 @@ use tonic::Status;
 use super::convert::{Places, whole};
 use crate::model::site_name::SiteName;
 use crate::model::{AgentId, similar_names};
-use crate::store::agents::{self, Agent, enrolments};
+use crate::store::agents::{self, Agent, issued_tokens};
 use crate::store::batches::{self, Batch};
 use crate::store::names::{self, MOST_BEGINNINGS, Noun};
 use crate::store::sites::{self, Site};
@@ -25,7 +25,7 @@ pub(in crate::grpc) enum Unknown {
     Batch(String),
     #[error("no agent is called {0}")]
     Agent(String),
-    #[error("{}", enrolments::not_yet(.0))]
+    #[error("{}", issued_tokens::not_yet(.0))]
     NotYet(String),
     #[error("no site is known as '{0}'")]
     Site(String),
@@ -169,7 +169,7 @@ async fn full_agent(conn: &mut PgConnection, noun: Noun, beginning: &str) -> Res
 
 /// Fails if there is a token for an agent of this name, but the agent has not enrolled yet.
 async fn open_token(conn: &mut PgConnection, name: &str) -> Result<(), Status> {
-    if enrolments::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
+    if issued_tokens::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
 }
 
 /// The only name that has this prefix. `unknown` is the status if no name has this prefix.

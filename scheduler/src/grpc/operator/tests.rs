@@ -28,8 +28,8 @@ use crate::jobs::leadership::HeldTerms;
 use crate::jobs::period::{Period, run_periodic};
 use crate::machine::secret::Secret;
 use crate::model::{AgentId, SessionId};
-use crate::store::agents::enrolments;
-use crate::store::schedulers::terms::Role;
+use crate::store::agents::issued_tokens;
+use crate::store::schedulers::Role;
 use crate::store::{fixtures, settings};
 use crate::web::{self, Web};
 
@@ -383,9 +383,9 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
     assert_eq!((made.name.as_str(), made.ca_fingerprint.as_str()), ("harbin-cernet", "ab"));
     assert_eq!(made.contact_url, "https://example.org/bot");
     let mut conn = desk.pool.acquire().await.expect("a connection");
-    let redeemed = enrolments::redeem(&mut conn, &made.token, 5).await.expect("redeemed");
+    let redeemed = issued_tokens::redeem(&mut conn, &made.token, 5).await.expect("redeemed");
     assert_eq!((redeemed.name.as_str(), redeemed.country.as_str()), ("harbin-cernet", "CN"));
-    let again = enrolments::redeem(&mut conn, &made.token, 5).await.expect_err("used");
+    let again = issued_tokens::redeem(&mut conn, &made.token, 5).await.expect_err("used");
     assert_eq!(Status::from(again).code(), Code::FailedPrecondition);
     let listed = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
     assert_eq!(listed.agents.len(), 1);

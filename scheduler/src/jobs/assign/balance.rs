@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
 use crate::store::agents;
-use crate::store::assignments::available_agents::{self, AvailableAgent};
-use crate::store::assignments::movable_tasks::{self, QueuedTask};
+use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
+use crate::store::assignments::waiting_tasks::{self, QueuedTask};
 use crate::store::assignments::{self, Assignment};
 use crate::store::measurements::quarantines;
 use crate::strategy::rebalance::{self, MovableTask, TaskMove};
@@ -95,12 +95,12 @@ impl Balance {
 /// get these tasks; `None` if there is nothing to do.
 async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let mut tx = scheduler.begin().await?;
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     let longest = longest_queues(&agents);
     if longest.is_empty() || agents.len() < 2 {
         return Ok(None);
     }
-    let waiting = movable_tasks::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
+    let waiting = waiting_tasks::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
     let newcomers = |task: &QueuedTask| -> Vec<AgentId> {
         let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
         let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
@@ -142,7 +142,7 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
     let mut tx = scheduler.begin().await?;
     let names = agents::names(&mut tx).await.context("read the agents' names")?;
     let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| input.waiting.get(one.queued)).collect();
-    let held = movable_tasks::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
+    let held = waiting_tasks::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
     for one in moves {
         let (Some(waiting), Some(candidates)) = (input.waiting.get(one.queued), input.candidates.get(one.queued))
@@ -208,9 +208,9 @@ mod tests {
     use crate::config::Config;
     use crate::jobs::fixtures::Trial;
     use crate::model::{FormerAgent, Parting, TaskId};
-    use crate::store::agents::drains;
+    use crate::store::agents::drain_remove_and_tag;
     use crate::store::fixtures;
-    use crate::store::schedulers::terms::Role;
+    use crate::store::schedulers::Role;
 
     /// Three agents with two slots each, and `count` located tasks. The agents are 10, 20 and 30 ms
     /// away from every site.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     async fn loads(trial: &Trial) -> Vec<u32> {
-        available_agents::available(&mut *trial.conn().await)
+        agents_and_loads::available(&mut *trial.conn().await)
             .await
             .expect("look")
             .iter()
@@ -358,7 +358,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.grant(0).await.len(), 2);
         assert_eq!(loads(&trial).await, [2, 2, 2]);
-        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         for (task,) in trial.rows::<(i64,)>("select task_id from leases").await {
             trial.hand_back(0, TaskId::new(task)).await;
         }

@@ -13,8 +13,8 @@ use crate::config::Draws;
 use crate::gnp::{Placement, PredictedRtt, SitePlace};
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::assignments::available_agents::AvailableAgent;
-use crate::store::assignments::past_crawls::{self, CrawledSite};
+use crate::store::assignments::agents_and_loads::AvailableAgent;
+use crate::store::assignments::past_crawls_and_site_facts::{self, CrawledSite};
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{self, agents, measurements};
@@ -49,7 +49,7 @@ impl Known {
     ) -> anyhow::Result<Self> {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
-        let mut crawled = past_crawls::crawled(conn, sites).await.context("read the sites' crawls")?;
+        let mut crawled = past_crawls_and_site_facts::crawled(conn, sites).await.context("read the sites' crawls")?;
         // If a site has several locations, a crawl shows only the distance to the location that
         // served it.
         crawled.retain(|site, _| !suspicions.contains_key(site));

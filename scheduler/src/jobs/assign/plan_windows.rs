@@ -196,7 +196,7 @@ mod tests {
     use crate::model::{SiteId, Strategy, WaitCause};
     use crate::store::agents;
     use crate::store::batches::constraints;
-    use crate::store::schedulers::terms::Role;
+    use crate::store::schedulers::Role;
 
     use super::*;
 

@@ -17,8 +17,8 @@ use sqlx::{Postgres, Transaction};
 use crate::config::Draws;
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
-use crate::store::assignments::available_agents::{self, AvailableAgent};
-use crate::store::assignments::{past_crawls, site_facts};
+use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
+use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::candidate_and_site::SiteFacts;
@@ -54,7 +54,7 @@ pub(super) async fn run(
     if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
         return Ok(());
     }
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     let mut free = idle(&mut tx, &agents).await?;
     free.retain(|agent, _| !wanted.contains(agent));
     if free.values().all(|slots| *slots == 0) {
@@ -111,8 +111,8 @@ async fn lasting<'a>(
     let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
     let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
     let known = Known::read(tx, &scheduler.maps, &sites, agents, map).await?;
-    let facts = site_facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
-    let taught = past_crawls::crawls(tx, &ids).await.context("read the agents' crawls")?;
+    let facts = past_crawls_and_site_facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
+    let taught = past_crawls_and_site_facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
     let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
     let (speeds, usual) = (speeds(&taught), usual_size(&taught));
     let lasting = crawls.iter().filter_map(|crawl| {

@@ -1,14 +1,18 @@
-//! Reads agents with their state, load and position, as the list of the fleet and the details of
-//! one agent show them.
+//! Lists and shows agents with their state, load and position, and an agent's newest session; finds
+//! an agent by its name; and reads where all agents are.
+
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Nominee;
 use crate::model::geo::Position;
-use crate::model::{AgentId, ServiceFacts, ServiceState};
+use crate::model::service::{ServiceFacts, ServiceState};
+use crate::model::{AgentId, Incarnation, SessionId, words};
 use crate::store::agents::refusals::Refusal;
-use crate::store::assignments::loads::ReportedLoad;
+use crate::store::agents::sessions::EndCause;
+use crate::store::assignments::agents_and_loads::ReportedLoad;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 use crate::store::{Error, position};
@@ -171,4 +175,81 @@ impl Agent {
         let load = self.waiting.saturating_add(self.leased).saturating_add(withheld);
         self.connected.then(|| LoadLevel::of(load, self.capacity))
     }
+}
+
+words!(
+    SessionState {
+        /// The agent still renews the session.
+        Active = "active",
+        /// The session was not renewed in time.
+        Expired = "expired",
+        /// The session ended for another reason.
+        Closed = "closed",
+    }
+);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewestSession {
+    pub session: SessionId,
+    pub incarnation: Incarnation,
+    pub state: SessionState,
+    pub opened_at: DateTime<Utc>,
+    pub renewed_at: DateTime<Utc>,
+    /// When the session expires unless it is renewed.
+    pub expires_at: DateTime<Utc>,
+    pub end_cause: Option<EndCause>,
+}
+
+/// The agent's newest session; `None` if the agent has never connected.
+pub async fn newest_session(conn: &mut PgConnection, agent: AgentId) -> Result<Option<NewestSession>, Error> {
+    let newest = sqlx::query_as!(
+        NewestSession,
+        r#"
+        select id as session, incarnation, state, opened_at, renewed_at, expires_at, end_cause
+        from sessions where agent_id = $1 order by incarnation desc limit 1
+        "#,
+        agent.get(),
+    );
+    newest.optional(conn).await
+}
+
+/// The names of all agents, including removed ones.
+pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
+    let rows = sqlx::query!("select id, name from agents").all(conn).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+}
+
+/// The agent with this name, unless it has been removed.
+pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
+    sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentPosition {
+    pub agent: AgentId,
+    pub name: String,
+    pub position: Option<Position>,
+}
+
+/// The positions of all agents, including removed ones.
+pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Error> {
+    let rows = sqlx::query!("select id, name, latitude, longitude from agents").all(conn).await?;
+    let located = rows.into_iter().map(|row| {
+        let position = position("agents", row.latitude, row.longitude)?;
+        Ok(AgentPosition { agent: row.id, name: row.name, position })
+    });
+    located.collect()
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentPlace {
+    pub agent: AgentId,
+    pub city: String,
+    pub carrier: String,
+    pub country: String,
+}
+
+/// The city, carrier and country of all agents, including removed ones.
+pub async fn places(conn: &mut PgConnection) -> Result<Vec<AgentPlace>, Error> {
+    sqlx::query_as!(AgentPlace, "select id as agent, city, carrier, country from agents").all(conn).await
 }

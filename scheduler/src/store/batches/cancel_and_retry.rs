@@ -17,7 +17,7 @@ use crate::store::tasks::{holds, rounds};
 use crate::store::types::Unsigned;
 use crate::store::{Error, sites};
 
-pub const CANCELLED: &str = "cancelled by the operator";
+const CANCELLED: &str = "cancelled by the operator";
 /// Maximum number of sites that an error message names.
 const NAMED_AT_MOST: usize = 5;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::{PgConnection, PgPool};
 
 use crate::model::{SiteId, TaskId};
-use crate::store::agents::removal;
+use crate::store::agents::drain_remove_and_tag;
 use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
@@ -70,7 +70,7 @@ async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEn
         LeaseEnding::Preempt => preemptions::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
         LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
         LeaseEnding::Removal => {
-            removal::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
+            drain_remove_and_tag::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
         }
         LeaseEnding::Cancel => {
             cancel_and_retry::cancel(conn, batch, name, &ChangeScope::All).await.expect("cancel").tasks == 1

@@ -192,7 +192,7 @@ mod tests {
             })
         );
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
-        assert!(crate::store::assignments::available_agents::available(&mut conn).await.expect("look").is_empty());
+        assert!(crate::store::assignments::agents_and_loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");

@@ -294,7 +294,7 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::store::agents::{drains, sessions};
+    use crate::store::agents::{drain_remove_and_tag, sessions};
     use crate::store::batches::cancel_and_retry;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
@@ -335,7 +335,7 @@ mod tests {
                 .expect("release")
         );
         fixtures::grant(&mut conn, agent, session).await;
-        drains::drain(&mut conn, "a").await.expect("drain");
+        drain_remove_and_tag::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
         cancel_and_retry::cancel(&mut conn, batch, "autumn", &cancel_and_retry::ChangeScope::All)
             .await

@@ -6,10 +6,10 @@ use crate::model::ServiceFacts;
 use crate::status::{AgentStatus, BatchStatus, DatabaseStatus, LandmarkStatus, MapStatus, Status};
 use crate::throughput::{self, RATE_WINDOW};
 
-use crate::store::agents::enrolments;
+use crate::store::agents::issued_tokens;
 use crate::store::agents::refusals::Refusal;
-use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ChosenBy};
+use crate::store::embeddings::{self};
 use crate::store::measurements::quarantines;
 use crate::store::rows::Rows;
 use crate::store::schedulers::{self, disk};
@@ -44,7 +44,7 @@ pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error
         schedulers: schedulers::list(conn).await?,
         database: database(conn).await?,
         agents: agents(conn).await?,
-        open_enrolments: enrolments::open_tokens(conn).await?,
+        open_enrolments: issued_tokens::open_tokens(conn).await?,
         landmarks: landmarks.collect(),
         map,
         map_alarm: quarantines::alarm(conn).await?,

@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::model::{CrawlEnding, LeaseToken, TaskId};
-    use crate::store::agents::{enrolments, sessions};
+    use crate::store::agents::{issued_tokens, new_enrolments, sessions};
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
     use crate::store::reports::events::{self, Filter};
@@ -200,8 +200,8 @@ mod tests {
     async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
         let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let LeasedTask { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
-        let wanted = enrolments::AgentRequest {
-            name: enrolments::Name::Given("lhasa".into()),
+        let wanted = new_enrolments::AgentRequest {
+            name: new_enrolments::Name::Given("lhasa".into()),
             city: "Lhasa".into(),
             carrier: "Unicom".into(),
             country: "CN".into(),
@@ -210,14 +210,14 @@ mod tests {
             valid_for: Duration::from_secs(600),
             replaces: false,
         };
-        let enrolment = enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
+        let enrolment = new_enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
 
         let restored = rewound(&mut conn).await;
         assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let told = "select count(*) from tasks where state = 'assigned' and crashes = 0";
         assert_eq!(fixtures::scalar::<i64>(&mut conn, told).await, 2);
-        let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
+        let void = issued_tokens::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
         // An agent may report a task or token that was issued after the backup. A report of a

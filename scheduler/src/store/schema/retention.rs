@@ -12,14 +12,14 @@ use sqlx::PgConnection;
 use crate::model::{AssignmentId, TaskId};
 
 use crate::store::Error;
-use crate::store::agents::enrolments;
+use crate::store::agents::issued_tokens;
 use crate::store::batches::{progress, removal};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
 /// has about ten dependent rows, so a transaction takes a few tens of milliseconds.
-pub const PIECE: i64 = 1_000;
+const PIECE: i64 = 1_000;
 /// Maximum number of events deleted by one statement. The statement takes a few tens of
 /// milliseconds.
 const EVENTS_AT_ONCE: i64 = 10_000;
@@ -84,7 +84,7 @@ pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duratio
         RetainedKind::Submissions => submissions(conn, keep).await?,
         RetainedKind::Quarantines => quarantines(conn, keep).await?,
         RetainedKind::Embeddings => embeddings(conn, keep).await?,
-        RetainedKind::Enrolments => enrolments::prune(conn, keep).await?,
+        RetainedKind::Enrolments => issued_tokens::prune(conn, keep).await?,
         RetainedKind::Minutes => progress::prune(conn, keep, PIECE).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))

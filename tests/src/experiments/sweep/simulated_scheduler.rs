@@ -1,6 +1,6 @@
 //! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. This
 //! module calls the strategy code of the scheduler as the scheduler's background tasks do
-//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/available_agents`). It does no I/O.
+//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/agents_and_loads`). It does no I/O.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,19 +1,23 @@
-//! Reads the past crawls of agents and sites. Strategies learn from these crawls.
+//! What strategies learn from and use besides round trips: the past crawls of agents and sites, and
+//! each site's host, address, position and size.
+//!
+//! Strategies learn from these crawls.
 
 use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, Rtt, SiteId, Strategy};
-use crate::strategy::learned_distances::{
-    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, MOST_RESIDUALS_OF_AN_AGENT, RESIDUALS,
-};
-use crate::strategy::similar_sites::{CrawlResidual, Prefix, weight};
-use crate::strategy::{Crawl, Work, crawl_weight};
-
-use crate::store::Error;
+use crate::model::site_name::SiteName;
+use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
+use crate::store::{Error, position};
+use crate::strategy::learned::{
+    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, CrawlResidual, MOST_RESIDUALS_OF_AN_AGENT, Prefix, RESIDUALS,
+    weight,
+};
+use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::{Crawl, Work, crawl_weight};
 
 /// The newest crawls of each of these agents, newest first: what each crawl fetched, its round trip
 /// and its duration. Omits crawls without a round trip or a page. Also omits crawls that the agent
@@ -142,12 +146,51 @@ pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Er
     Ok(residuals)
 }
 
+/// The facts that strategies use about these tasks' sites.
+pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id as "id!", coalesce(s.origin, s.name) as "name!", s.address, s.latitude, s.longitude,
+               b.request_interval_ms as "request_interval_ms!",
+               last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
+        from tasks t
+        join sites s on s.id = t.site_id
+        join batches b on b.id = t.batch_id
+        left join checkpoints under_way on under_way.task_id = t.id
+        left join lateral (
+            select o.pages, o.bytes from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last on true
+        where t.id = any($1)
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let host = match row.name.parse::<SiteName>() {
+                Ok(name) => name.host().to_owned(),
+                Err(_) => row.name,
+            };
+            let size = match (row.pages, row.bytes) {
+                (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
+                _ => None,
+            };
+            let position = position("sites", row.latitude, row.longitude)?;
+            let (fetched, interval) = (row.fetched.map_or(0, u32::from), row.request_interval_ms.0);
+            Ok((row.id, SiteFacts { host, address: row.address, position, size, fetched, interval }))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gnp::trust::Kind;
     use crate::model::{CrawlEnding, LeaseToken};
-    use crate::store::assignments::site_facts::of_tasks;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
     use crate::store::leases::outcomes::OutcomeReport;
