@@ -16,12 +16,11 @@ pub mod batches;
 mod connections;
 pub(crate) mod embeddings;
 mod enums;
-mod error;
 pub(crate) mod leases;
 pub(crate) mod measurements;
 pub(crate) mod names;
 pub(crate) mod reports;
-mod rows;
+mod rows_and_errors;
 pub(crate) mod schedulers;
 pub(crate) mod schema;
 pub mod settings;
@@ -40,8 +39,8 @@ use crate::model::geo::Position;
 
 pub(crate) use connections::keep_open;
 pub use connections::{acquire, begin, begin_impatient, begin_snapshot, commit, open};
-pub(crate) use error::DISK_FULL;
-pub use error::Error;
+pub(crate) use rows_and_errors::DISK_FULL;
+pub use rows_and_errors::Error;
 
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");

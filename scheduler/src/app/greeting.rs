@@ -7,7 +7,7 @@ use crate::app::address::local;
 use crate::app::data_dir::DataDir;
 use crate::app::shell_words::quoted;
 use crate::grpc::Identity;
-use crate::store::schema::restores::RestoreResult;
+use crate::store::schema::backup_and_restore::RestoreResult;
 
 /// The text that the scheduler prints when it starts.
 pub(super) fn greeting(

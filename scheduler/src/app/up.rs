@@ -30,7 +30,7 @@ use crate::grpc::Identity;
 use crate::jobs::geoip::GeoIp;
 use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
-use crate::store::schema::restores;
+use crate::store::schema::backup_and_restore;
 use crate::store::{self, schedulers};
 
 /// Runs a scheduler until SIGINT or SIGTERM.
@@ -112,7 +112,7 @@ async fn serve(
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
     let private = config.database_url.is_none();
-    let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
+    let restored = backup_and_restore::take_untold(&mut *pool.acquire().await?).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
     let scheduler = Scheduler {

@@ -166,7 +166,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::store::schema::restores::RestoreResult;
+    use crate::store::schema::backup_and_restore::RestoreResult;
 
     #[test]
     fn it_is_said_what_a_backup_contains() {

@@ -10,7 +10,6 @@ use crate::jobs::fixtures::{Agent, Trial, took};
 use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, OrderTarget};
-use crate::store::measurements::site_orders;
 use crate::store::measurements::{self, MeasurementReport, ReportContent};
 
 const HERE: [u8; 4] = [192, 0, 2, 1];
@@ -254,7 +253,7 @@ async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool 
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;
     trial.execute_for("update sites set address = '192.0.2.1' where id = $1", site.get()).await;
-    site_orders::order_sites(&mut conn, &[(site, agent.0)], Duration::from_secs(60)).await.expect("order");
+    orders::order_sites(&mut conn, &[(site, agent.0)], Duration::from_secs(60)).await.expect("order");
     let orders = orders::take_unsent(&mut conn, agent.0, agent.1).await.expect("take");
     let mut of_sites = orders.iter().filter_map(|order| match order.target {
         OrderTarget::Site { may_share, .. } => Some((order.id, may_share)),

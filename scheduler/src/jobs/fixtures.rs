@@ -15,11 +15,11 @@ use crate::store::agents;
 use crate::store::agents::sessions::{self, Registration};
 use crate::store::embeddings::{self, landmarks};
 use crate::store::fixtures;
-use crate::store::measurements::measurement_result::MeasurementResult;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
+use crate::store::measurements::results_and_failures::MeasurementResult;
 use crate::store::measurements::{self, Measured, MeasurementReport, ReportTarget};
 use crate::store::schedulers::Role;
-use crate::store::tasks::wait_causes;
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
@@ -226,7 +226,7 @@ impl Trial {
 
     /// Why a task waits, with the details.
     pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
-        wait_causes::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
+        unmet_and_wait_causes::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
     /// Sends an agent its orders and answers the orders for which `result` returns a result.

@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 
-use crate::store::batches::quotas;
+use crate::store::batches::constraints_and_quotas;
 use crate::store::leases::checkpoints;
 use crate::store::schema::retention::{self, RetainedKind};
 
@@ -22,7 +22,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     }
     let mut tx = scheduler.begin().await?;
     checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-    quotas::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
+    constraints_and_quotas::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
     tx.commit().await.context("commit pruned checkpoints")?;
     for subject in RetainedKind::ALL {
         loop {

@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 
-use crate::store::tasks::rounds;
+use crate::store::tasks::measuring_and_rounds;
 
 use super::leadership::Leader;
 
@@ -15,7 +15,8 @@ const TASKS_PER_PASS: i64 = 500;
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
         let mut tx = scheduler.begin().await?;
-        let made = rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
+        let made =
+            measuring_and_rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
         tx.commit().await.context("commit new rounds")?;
         if made.rounds > 0 {
             tracing::info!(made.rounds, "sites are crawled again");

@@ -3,13 +3,13 @@
 
 use anyhow::Context;
 
-use crate::store::batches::progress;
+use crate::store::batches::list_and_progress;
 
 use super::leadership::Leader;
 
 /// Adds every change that was committed before the pass began.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    progress::fold(&mut tx).await.context("add up the changes of batches")?;
+    list_and_progress::fold(&mut tx).await.context("add up the changes of batches")?;
     tx.commit().await.context("commit the totals of batches")
 }

@@ -1,16 +1,10 @@
 //! Batches: submitted lists of sites. A batch's strategy and policy never change.
 
 pub mod cancel_and_retry;
-pub(crate) mod constraints;
-pub(crate) mod end_reasons;
-mod find_or_create;
-mod list;
-pub(crate) mod progress;
-pub(crate) mod quotas;
+pub(crate) mod constraints_and_quotas;
+pub(crate) mod list_and_progress;
 pub(crate) mod removal;
 pub(crate) mod submissions;
 
-pub use find_or_create::{Batch, by_name, lock_or_create};
-pub use list::{BatchFilter, BatchSummary, list};
-pub use progress::{Progress, progress};
-pub use submissions::task_count;
+pub use list_and_progress::{BatchFilter, BatchSummary, Progress, list, progress};
+pub use submissions::{Batch, by_name, lock_or_create, task_count};

@@ -8,9 +8,9 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
-use super::error::{Error, PLACE};
-use super::rows::{Rows, Statement as _};
 use super::schema;
+use crate::store::rows_and_errors::{Error, PLACE, Rows, Statement as _};
+use crate::store::schema::backup_and_restore;
 
 /// Maximum number of connections of one scheduler. With this maximum, two schedulers and other
 /// programs, such as backups, together stay below Postgres' default limit of 100 connections.
@@ -50,7 +50,7 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // This connection has no timeouts, because a migration may take long, or wait for a migration
     // by another scheduler.
     let mut conn = options.connect().await?;
-    if schema::restores::under_way(&mut conn).await? {
+    if backup_and_restore::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
     }
     find_place_of_disk(&mut conn, &options).await?;

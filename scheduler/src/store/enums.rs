@@ -12,9 +12,9 @@ use crate::model::{
 
 use super::agents::refusals::Refusal;
 use super::leases::LeaseState;
-use super::measurements::failures::Cause as FailureCause;
 use crate::store::agents::SessionState;
 use crate::store::agents::sessions::EndCause;
+use crate::store::measurements::results_and_failures::Cause as FailureCause;
 use crate::store::schedulers::Role;
 
 /// Stores the variants of a Rust enum as values of a Postgres enum.

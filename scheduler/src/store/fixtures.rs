@@ -12,9 +12,9 @@ use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, Sessi
 
 use super::assignments::{self, Pool};
 use super::leases;
-use super::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
-use super::sites::addresses::PermitRequest;
 use crate::store::agents::sessions::{self, Registration, SessionTerms};
+use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
+use crate::store::sites::addresses::PermitRequest;
 
 pub(crate) type Conn = PoolConnection<Postgres>;
 

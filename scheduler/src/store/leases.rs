@@ -4,20 +4,12 @@
 //! restore raises it by more. Nothing else changes the token. A site has at most one active lease
 //! (a unique index). A lease is active only while its task is `leased` with the same token.
 
-mod active_leases;
 pub(crate) mod checkpoints;
 mod ending;
 mod granting;
 pub(crate) mod outcomes;
 pub(crate) mod preemptions;
-mod reconnection;
-mod releasing;
-mod revocations;
 
-pub use active_leases::{ActiveLease, held, holder};
-pub use ending::LeaseState;
 pub(super) use ending::{Completed, Ending, complete, end};
-pub use granting::{FreeSlots, Grant, fill, grant, lock};
-pub use reconnection::rebind;
-pub use releasing::{pause, release, release_of_ended_sessions};
-pub use revocations::take_revoked;
+pub use ending::{LeaseState, pause, release, release_of_ended_sessions, take_revoked};
+pub use granting::{ActiveLease, FreeSlots, Grant, fill, grant, held, holder, last_pages, lock, rebind};

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::model::similar_names;
 
 use super::Error;
-use super::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 
 /// Maximum number of names with the same prefix that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;

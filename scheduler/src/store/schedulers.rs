@@ -22,7 +22,7 @@ use crate::model::{SchedulerId, TermNumber, words};
 use crate::status::{DiskSpace, SchedulerStatus};
 use crate::store::Error;
 use crate::store::agents::sessions;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned, whole};
 
 /// Registers this process, with the free and total space of its disk.
@@ -265,7 +265,7 @@ pub async fn check(
 }
 
 /// Frees every role of this scheduler.
-pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
+async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     sqlx::query!(
         r#"
         update terms t set holder = null, served_until = case when s.expires_at > now() then now() else s.renewed_at end

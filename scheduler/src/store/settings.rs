@@ -8,8 +8,8 @@ use sqlx::PgConnection;
 use crate::machine::secret::SecretHash;
 
 use super::Error;
-use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
+use crate::store::rows_and_errors::{Rows, Statement};
 
 /// The contact URL that is sent with every request; `None` until the operator sets one.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {

@@ -1,14 +1,10 @@
 //! Sites: stores the facts about a site, its origin and its aliases, and holds tasks of sites.
 
 pub mod addresses;
-mod by_name;
-pub(crate) mod geographic_positions;
-mod newest_tasks;
+mod details;
+pub(crate) mod names_and_origins;
 pub(crate) mod open_circuits;
-pub(crate) mod origins_and_aliases;
-mod shown_measurements;
-pub(crate) mod verdicts;
+pub(crate) mod positions_and_verdicts;
 
-pub use by_name::{Site, find, find_all};
-pub use newest_tasks::{Candidate, Outcome, Progress, SiteTask, tasks};
-pub use shown_measurements::{SiteMeasurement, measurements, placement};
+pub use details::{Candidate, Outcome, Progress, SiteMeasurement, SiteTask, measurements, placement, tasks};
+pub use names_and_origins::{Site, find, find_all};

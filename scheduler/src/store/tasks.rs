@@ -5,7 +5,5 @@
 
 pub(crate) mod confirmations;
 pub(crate) mod holds;
-pub(crate) mod measuring;
-pub(crate) mod rounds;
-pub(crate) mod unmet;
-pub(crate) mod wait_causes;
+pub(crate) mod measuring_and_rounds;
+pub(crate) mod unmet_and_wait_causes;

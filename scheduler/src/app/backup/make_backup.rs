@@ -23,7 +23,7 @@ use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended, usage};
 use crate::app::postgres::{Tool, tool};
 use crate::store;
-use crate::store::schema::{self, restores, snapshots};
+use crate::store::schema::{self, backup_and_restore};
 
 #[derive(Debug, Clone)]
 pub struct Backup {
@@ -107,7 +107,7 @@ async fn make(
 ) -> anyhow::Result<(Manifest, u64)> {
     let mut conn = options.connect().await.context("reach the database")?;
     let pg_dump = ensure_dumpable(&mut conn).await?;
-    let snapshot = snapshots::begin(&mut conn).await?;
+    let snapshot = backup_and_restore::begin_snapshot(&mut conn).await?;
     if snapshot.schema > schema::newest() {
         return Err(schema::unknown_migration(&mut conn, snapshot.schema).await?.into());
     }
@@ -125,7 +125,8 @@ async fn make(
         landfall: env!("CARGO_PKG_VERSION").to_owned(),
         made_at: snapshot.at,
         schema: snapshot.schema,
-        postgres: u32::try_from(snapshots::look(&mut conn).await?.postgres).context("read the server's version")?,
+        postgres: u32::try_from(backup_and_restore::look(&mut conn).await?.postgres)
+            .context("read the server's version")?,
         pg_dump: pg_dump.major,
         operator_token_sha256: snapshot.operator_token.clone(),
         ca_sha256: snapshot.authority.clone(),
@@ -151,10 +152,10 @@ async fn make(
 
 /// Checks that the database can be dumped. Returns a `pg_dump` that is new enough for the server.
 async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
-    if restores::under_way(conn).await? {
+    if backup_and_restore::under_way(conn).await? {
         return Err(store::Error::HalfRestored.into());
     }
-    let place = snapshots::look(conn).await?;
+    let place = backup_and_restore::look(conn).await?;
     ensure!(
         place.ours,
         "the database contains no tables of landfall, because no scheduler has used it: name another database"

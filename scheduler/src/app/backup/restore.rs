@@ -20,8 +20,8 @@ use crate::app::exit::{self, Code, ended};
 use crate::app::own_postgres;
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::store;
-use crate::store::schema::restores::{self, RestoreResult};
-use crate::store::schema::{self, snapshots};
+use crate::store::schema::backup_and_restore::{self, RestoreResult};
+use crate::store::schema::{self};
 
 use super::archive::{self, EntrySpan};
 use super::manifest::{MANIFEST, Manifest};
@@ -165,13 +165,13 @@ impl RestoreInput {
         interrupted: &Interrupted,
     ) -> anyhow::Result<(Self, RestoreResult)> {
         let mut conn = options.connect().await.context("reach the database")?;
-        if restores::under_way(&mut conn).await? {
+        if backup_and_restore::under_way(&mut conn).await? {
             return Err(store::Error::HalfRestored.into());
         }
         self.ensure_fit(&mut conn).await?;
         // No other process may use the directory while secrets are written into it.
         let _locked = if self.secrets.files().next().is_some() { Some(DataDir::lock(&self.data_dir)?) } else { None };
-        restores::begin(&mut conn).await.context("make a table in the database")?;
+        backup_and_restore::begin(&mut conn).await.context("make a table in the database")?;
         let loaded = tokio::select! {
             loaded = self.load(options) => loaded,
             () = interrupted.cancelled() => return Err(interruption("empty the database before you restore again")),
@@ -180,8 +180,8 @@ impl RestoreInput {
             Ok(done) => Ok(done),
             Err(error) => {
                 // All rows are restored in one transaction, so a rollback leaves no row.
-                if snapshots::look(&mut conn).await.is_ok_and(|place| !place.ours) {
-                    restores::give_up(&mut conn).await?;
+                if backup_and_restore::look(&mut conn).await.is_ok_and(|place| !place.ours) {
+                    backup_and_restore::give_up(&mut conn).await?;
                 }
                 Err(error)
             }
@@ -202,7 +202,7 @@ impl RestoreInput {
             let load = async {
                 let mut conn = options.connect().await.context("reach the database")?;
                 self.ensure_fit(&mut conn).await?;
-                restores::begin(&mut conn).await?;
+                backup_and_restore::begin(&mut conn).await?;
                 conn.close().await.context("disconnect from the database")?;
                 self.load(&options).await
             };
@@ -227,7 +227,7 @@ impl RestoreInput {
 
     /// Checks that the backup can be restored into the database.
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
-        let place = snapshots::look(conn).await?;
+        let place = backup_and_restore::look(conn).await?;
         ensure!(place.empty, "the database is not empty: restore into an empty one");
         pg_dump::ensure_schema(place.schema.as_deref())?;
         let (server, needed) = (place.postgres, self.manifest.postgres);
@@ -240,7 +240,7 @@ impl RestoreInput {
     }
 
     /// Restores the rows and writes the secrets to the data directory. Then ends the sessions and
-    /// leases that were active in the backup (`store::schema::restores`).
+    /// leases that were active in the backup (`store::schema::backup_and_restore`).
     async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, RestoreResult)> {
         let mut work = self;
         let libpq = Libpq::of(options);
@@ -254,10 +254,10 @@ impl RestoreInput {
         let work = loading.await.context("restore the database")??;
         let mut conn = options.connect().await.context("reach the database")?;
         schema::migrate(&mut conn).await.context("bring the schema up to date")?;
-        snapshots::analyze(&mut conn).await?;
+        backup_and_restore::analyze(&mut conn).await?;
         work.secrets.write(&work.data_dir)?;
         let mut tx = conn.begin().await.context("begin")?;
-        let restored = restores::rewind(&mut tx, work.manifest.made_at, &work.manifest.landfall).await?;
+        let restored = backup_and_restore::rewind(&mut tx, work.manifest.made_at, &work.manifest.landfall).await?;
         tx.commit().await.context("commit")?;
         conn.close().await.context("disconnect from the database")?;
         Ok((work, restored))

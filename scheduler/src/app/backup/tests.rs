@@ -15,7 +15,7 @@ use crate::app::data_dir::DataDir;
 use crate::app::operator_token::{self, Precedence};
 use crate::app::postgres::PrivatePostgres;
 use crate::store;
-use crate::store::schema::restores;
+use crate::store::schema::backup_and_restore;
 
 /// A directory that the user postgres may enter. If root runs the tests, the server runs as this
 /// user.
@@ -201,9 +201,9 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     at("used").connect().await.unwrap().execute("create table theirs ()").await.unwrap();
     let told = refused(restore_into("used")).await;
     assert!(told.contains("the database is not empty"), "{told}");
-    // `restores::begin` alone leaves the database in the same state as a restore that was killed.
+    // `backup_and_restore::begin` alone leaves the database in the same state as a restore that was killed.
     let mut cut = at("cut").connect().await.unwrap();
-    restores::begin(&mut cut).await.unwrap();
+    backup_and_restore::begin(&mut cut).await.unwrap();
     let told = refused(restore_into("cut")).await;
     assert!(told.contains("has not ended") && told.contains("restore again"), "{told}");
     let told = backup(Backup { database_url: url("cut"), ..wanted(base, "c.tar") }).await.unwrap_err().to_string();
@@ -221,7 +221,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     assert!(!restore(restore_into("empty")).await.unwrap().private);
     assert!(base.join("two/operator-token").exists());
     let pool = store::open(at("empty")).await.unwrap();
-    let told = restores::take_untold(&mut pool.acquire().await.unwrap()).await.unwrap();
+    let told = backup_and_restore::take_untold(&mut pool.acquire().await.unwrap()).await.unwrap();
     assert!(told.is_some());
     pool.close().await;
     drop((conn, cut));

@@ -17,7 +17,7 @@ use crate::app::own_postgres;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};
 use crate::machine::clock::now;
 use crate::machine::secret::SecretHash;
-use crate::store::schema::inspection::{self, SchemaState, ServerFacts};
+use crate::store::schema::migration_and_inspection::{self, SchemaState, ServerFacts};
 use crate::store::{self, settings};
 
 const PROGRAMS: &str = "postgres";
@@ -161,12 +161,12 @@ async fn inspect(
     data_dir: &Path,
 ) -> Result<OpenedDatabase, store::Error> {
     let asked = now();
-    let server = inspection::server(conn).await?;
+    let server = migration_and_inspection::server(conn).await?;
     let clock_offset = difference(asked, server.now, now());
     let old = u32::try_from(server.major).is_ok_and(|major| major < OLDEST_MAJOR);
     let schema = match old {
         true => Err(Fault::new("not checked, because the server is too old", "upgrade the server first")),
-        false => inspection::schema(conn, &server).await.map_err(Fault::of_store),
+        false => migration_and_inspection::schema(conn, &server).await.map_err(Fault::of_store),
     };
     let settings = match schema {
         Ok(SchemaState::Current) => Some(settings_of(conn, data_dir).await?),

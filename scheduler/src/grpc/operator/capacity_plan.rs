@@ -22,9 +22,9 @@ use crate::model::{SiteId, Strategy, naming};
 use crate::store;
 use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::embeddings::placements;
-use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding};
+use crate::store::reports::capacity_and_map::{self, EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
-use crate::store::sites::geographic_positions::{self, Source};
+use crate::store::sites::positions_and_verdicts::{self, Source};
 use crate::strategy::Speed;
 
 /// A fixed seed, so that the same map always gives the same suggestions.
@@ -151,11 +151,11 @@ impl CapacityPlanner {
 
 impl WhatIfInput {
     async fn read(conn: &mut PgConnection, wanted: &WhatIfRequest) -> Result<Self, PlanError> {
-        let located = store::reports::capacity::located(conn).await?.ok_or(CapacityError::NoSites)?;
+        let located = capacity_and_map::located(conn).await?.ok_or(CapacityError::NoSites)?;
         if located.sites > MOST_SITES {
             return Err(PlanError::TooManySites(located.sites));
         }
-        let enrolled = store::reports::capacity::agents(conn, located.epoch).await?;
+        let enrolled = capacity_and_map::agents(conn, located.epoch).await?;
         let ids: Vec<_> = enrolled.iter().map(|agent| agent.agent).collect();
         let crawls = past_crawls_and_site_facts::crawls(conn, &ids).await?;
         let learned = |crawls: &[_]| Speed::default().learned(crawls);
@@ -188,7 +188,7 @@ impl WhatIfInput {
         }
         agents.append(&mut added);
         let mut sites = Sites::new(located.epoch, located.dimensions);
-        let suspects = store::reports::capacity::sites(conn, &mut sites).await?;
+        let suspects = capacity_and_map::sites(conn, &mut sites).await?;
         Ok(Self { located, sites, suspects, agents, left_out })
     }
 }
@@ -264,8 +264,8 @@ async fn near(
 
 /// Reads the names and positions of the suggested sites.
 async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<SuggestedSite>, PlanError> {
-    let names = store::reports::capacity::names(conn, picks).await?;
-    let mut positions: HashMap<_, _> = geographic_positions::of_sites(conn, picks).await?;
+    let names = capacity_and_map::names(conn, picks).await?;
+    let mut positions: HashMap<_, _> = positions_and_verdicts::of_sites(conn, picks).await?;
     let one = |site: &SiteId| SuggestedSite {
         name: names.get(site).cloned().unwrap_or_default(),
         position: positions.remove(site),

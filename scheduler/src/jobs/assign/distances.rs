@@ -16,7 +16,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::agents_and_loads::AvailableAgent;
 use crate::store::assignments::past_crawls_and_site_facts::{self, CrawledSite};
 use crate::store::embeddings::placements;
-use crate::store::sites::verdicts::{self, SuspectedSite};
+use crate::store::sites::positions_and_verdicts::{self, SuspectedSite};
 use crate::store::{self, agents, measurements};
 use crate::strategy::learned_distances::{CrawlObservation, LearnedCorrections, measured_by_crawls, teach};
 use crate::strategy::similar_sites::SimilarCrawls;
@@ -48,7 +48,7 @@ impl Known {
         map: Option<Arc<CurrentMap>>,
     ) -> anyhow::Result<Self> {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
-        let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
+        let suspicions = positions_and_verdicts::suspicions(conn, sites).await.context("read suspicions")?;
         let mut crawled = past_crawls_and_site_facts::crawled(conn, sites).await.context("read the sites' crawls")?;
         // If a site has several locations, a crawl shows only the distance to the location that
         // served it.

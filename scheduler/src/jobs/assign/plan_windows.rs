@@ -195,7 +195,7 @@ mod tests {
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{SiteId, Strategy, WaitCause};
     use crate::store::agents;
-    use crate::store::batches::constraints;
+    use crate::store::batches::constraints_and_quotas;
     use crate::store::schedulers::Role;
 
     use super::*;
@@ -273,7 +273,7 @@ mod tests {
         let mut conn = trial.conn().await;
         agents::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
         let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
-        constraints::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
+        constraints_and_quotas::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
         for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
             for located in [
                 "insert into sites (name) select n || '.cn' from generate_series($2::bigint, $3) n where $1::bigint > 0",

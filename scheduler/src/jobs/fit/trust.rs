@@ -15,7 +15,7 @@ use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 use crate::store::agents::{self, AgentPosition};
 use crate::store::embeddings::landmarks;
-use crate::store::measurements::{self, quarantines, site_orders};
+use crate::store::measurements::{self, orders, quarantines_and_contradictions};
 
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
@@ -45,12 +45,13 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
-    let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
-    let due = quarantines::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
+    let sites =
+        quarantines_and_contradictions::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let due = quarantines_and_contradictions::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
         .await
         .context("find whom to ask again")?;
     let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let asked = site_orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
+    let asked = orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
     tx.commit().await.context("commit what is asked again")?;
     scheduler.wakes.wake_agents(asked);
     Ok(())
@@ -60,8 +61,9 @@ async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
 pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let mesh: Mesh = measurements::mesh_of_all(&mut tx).await.context("read the mesh")?.into_iter().collect();
-    let chosen_sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
-    let sites = quarantines::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
+    let chosen_sites =
+        quarantines_and_contradictions::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let sites = quarantines_and_contradictions::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
         .await
         .context("read the sites' measurements")?;
     let mut chosen: Vec<AgentId> =
@@ -104,25 +106,29 @@ fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
 async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let Some(judgement) = judgement else {
-        let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+        let alarm = quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?;
         return Ok(Review { changed: false, alarm });
     };
     let mut changed = false;
     let mut held_anew = Vec::new();
     for (&agent, finding) in judgement.findings() {
         if finding.trust == Trust::Quarantined
-            && quarantines::hold(&mut tx, agent, finding.kind, &finding.reason).await.context("store a quarantine")?
+            && quarantines_and_contradictions::hold(&mut tx, agent, finding.kind, &finding.reason)
+                .await
+                .context("store a quarantine")?
         {
             changed = true;
             held_anew.push((agent, &finding.reason));
         }
     }
-    for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
+    for held in quarantines_and_contradictions::open(&mut tx).await.context("read the quarantines")? {
         if let Some((_, reason)) = held_anew.iter().find(|(agent, _)| *agent == held.agent) {
             tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: its measurements are not used");
         }
         if is_consistent(judgement, held.agent, held.evidence)
-            && quarantines::found_consistent(&mut tx, held.agent, CONSISTENT).await.context("release an agent")?
+            && quarantines_and_contradictions::found_consistent(&mut tx, held.agent, CONSISTENT)
+                .await
+                .context("release an agent")?
         {
             changed = true;
             tracing::warn!(agent.name = held.name, "an agent left quarantine: its measurements are consistent again");
@@ -131,7 +137,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     let alarm = judgement.alarm().map(|alarm| alarm.to_string());
     match &alarm {
         Some(reason) => {
-            if quarantines::raise(&mut tx, reason).await.context("raise the alarm")? {
+            if quarantines_and_contradictions::raise(&mut tx, reason).await.context("raise the alarm")? {
                 tracing::warn!(
                     reason,
                     "the map is not trusted: the last good embedding stays and agents are chosen at random"
@@ -139,7 +145,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
             }
         }
         None => {
-            if quarantines::end_alarm(&mut tx).await.context("end the alarm")? {
+            if quarantines_and_contradictions::end_alarm(&mut tx).await.context("end the alarm")? {
                 tracing::warn!("the map is trusted again");
             }
         }
@@ -187,7 +193,7 @@ mod tests {
     }
 
     async fn quarantined(trial: &Trial) -> Vec<(AgentId, String)> {
-        let open = quarantines::open(&mut *trial.conn().await).await.expect("read");
+        let open = quarantines_and_contradictions::open(&mut *trial.conn().await).await.expect("read");
         open.into_iter().map(|held| (held.agent, held.reason)).collect()
     }
 
@@ -251,7 +257,8 @@ mod tests {
         assert_eq!(good.landmarks().len(), 6);
         lie(&trial, &trial.agents[2..4], 5).await;
         fit(&trial).await;
-        let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
+        let alarm =
+            quarantines_and_contradictions::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
         assert_eq!(alarm, "the map cannot be trusted: 2 of 6 landmarks are doubted");
         let kept = trial.map().await.expect("an embedding");
         assert_eq!(kept, good);
@@ -262,12 +269,12 @@ mod tests {
 
         // The operator releases the agents. From now on they measure honestly.
         for (agent, _) in &trial.agents[2..4] {
-            assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
+            assert!(quarantines_and_contradictions::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
         trial.mesh(&trial.agents).await;
         trial.review().await;
         assert_eq!(quarantined(&trial).await, []);
-        assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
+        assert_eq!(quarantines_and_contradictions::alarm(&mut *trial.conn().await).await.expect("read"), None);
     }
 
     /// The round trip, in milliseconds, between the landmark with the index `agent` and the site

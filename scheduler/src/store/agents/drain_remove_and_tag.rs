@@ -5,8 +5,7 @@
 //! transactions on one agent are concurrent, the second sees the changes of the first. Tasks that
 //! are assigned but not begun are withdrawn at once, so that other agents can be chosen for them.
 //!
-//! A removal locks the agent's row first, as drains, grants and new sessions do. A lease ended by a
-//! removal does not count as a crash of its task.
+//! A lease ended by a removal does not count as a crash of its task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -15,7 +14,7 @@ use crate::model::AgentId;
 use crate::store::agents::issued_tokens;
 use crate::store::agents::sessions::{self, EndCause};
 use crate::store::assignments::{self, UnassignScope};
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Unsigned;
 use crate::store::{Error, leases, minute};
 

@@ -16,7 +16,7 @@ use sqlx::PgConnection;
 use crate::machine::secret::{Secret, SecretHash};
 use crate::model::AgentId;
 use crate::store::agents::sessions::{self, EndCause};
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 use crate::store::{Error, leases, minute};
 

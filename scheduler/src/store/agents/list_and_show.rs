@@ -13,7 +13,7 @@ use crate::model::{AgentId, Incarnation, SessionId, words};
 use crate::store::agents::refusals::Refusal;
 use crate::store::agents::sessions::EndCause;
 use crate::store::assignments::agents_and_loads::ReportedLoad;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Unsigned;
 use crate::store::{Error, position};
 use crate::strategy::LoadLevel;

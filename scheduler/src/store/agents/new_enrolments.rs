@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use crate::machine::secret::{Secret, SecretHash, hex};
 use crate::model::geo::Position;
 use crate::model::naming;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 use crate::store::{Error, minute};
 

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, words};
 
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 
 words!(
     /// Why an agent's report or request is refused.

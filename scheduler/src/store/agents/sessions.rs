@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::status::DiskSpace;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, whole};
 use crate::store::{Error, leases};
 

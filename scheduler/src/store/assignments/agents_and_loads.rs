@@ -1,7 +1,5 @@
-//! Finds the agents that can get new work, with their load and pace, and stores the load that each
-//! agent reports.
-//!
-//! A disconnected agent gets none.
+//! Finds the agents that can get new work, with their load and pace (a disconnected agent gets
+//! none), and stores the load that each agent reports.
 
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use sqlx::PgConnection;
 
 use crate::model::geo::Direction;
 use crate::model::{AgentId, SessionId};
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, position};
 use crate::strategy::AgentLocation;

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, whole};
 use crate::strategy::{Candidate, Choice};
 
@@ -25,7 +25,7 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,
-    /// Row number of the [stored](crate::store::batches::constraints::remember) set of excluded agents;
+    /// Row number of the [stored](crate::store::batches::constraints_and_quotas::remember) set of excluded agents;
     /// `None` if no agent was excluded.
     pub exclusions: Option<i64>,
 }

@@ -1,7 +1,5 @@
 //! What strategies learn from and use besides round trips: the past crawls of agents and sites, and
 //! each site's host, address, position and size.
-//!
-//! Strategies learn from these crawls.
 
 use std::collections::HashMap;
 
@@ -9,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::model::site_name::SiteName;
 use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Interval;
 use crate::store::{Error, position};
 use crate::strategy::learned::{
@@ -194,8 +192,8 @@ mod tests {
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
     use crate::store::leases::outcomes::OutcomeReport;
-    use crate::store::measurements::quarantines;
-    use crate::store::sites::verdicts;
+    use crate::store::measurements::quarantines_and_contradictions;
+    use crate::store::sites::positions_and_verdicts;
     use crate::strategy::usual_size;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -221,12 +219,16 @@ mod tests {
             learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
             [(15_000, 20_000)]
         );
-        let suspicion = verdicts::SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
-        verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
+        let suspicion = positions_and_verdicts::SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
+        positions_and_verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
         assert!(residuals(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
-        verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");
+        positions_and_verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");
         assert_eq!(residuals(&mut conn).await.expect("read").len(), 1);
-        assert!(quarantines::hold(&mut conn, agent, Kind::Asymmetry, "it lies").await.expect("quarantine"));
+        assert!(
+            quarantines_and_contradictions::hold(&mut conn, agent, Kind::Asymmetry, "it lies")
+                .await
+                .expect("quarantine")
+        );
         assert!(crawled(&mut conn, &[site]).await.expect("read")[&site].crawls.is_empty());
         assert!(residuals(&mut conn).await.expect("read").is_empty());
     }

@@ -1,11 +1,12 @@
 //! Waiting tasks: reads the tasks that wait for an agent, in the order in which agents are chosen
 //! for them, and the tasks that wait at an agent and may move to another one.
 //!
-//! Each task is read with its former agent and the reason why the task left that agent.
+//! Each task that waits for an agent is read with its former agent and the reason why the task left
+//! that agent.
 //!
-//! A task moves only if its assignment has not changed since the task was read. If concurrent
-//! transactions move, grant, withdraw or cancel the same task, only the first transaction succeeds.
-//! A move does not wait for the other transactions.
+//! A task moves to another agent only if its assignment has not changed since the task was read. If
+//! concurrent transactions move, grant, withdraw or cancel the same task, only the first
+//! transaction succeeds. A move does not wait for the other transactions.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::model::{
 use crate::store::Error;
 use crate::store::agents::sessions::EndCause;
 use crate::store::leases::LeaseState;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Interval;
 use crate::strategy::{RecordedCandidate, RecordedChoice};
 
@@ -307,11 +308,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
 }
 
 /// Combines three parallel arrays of a stored assignment into its candidates.
-pub(in crate::store) fn listed(
-    candidates: &[AgentId],
-    predicted: &[Option<Rtt>],
-    measured: &[Option<Rtt>],
-) -> Vec<RecordedCandidate> {
+fn listed(candidates: &[AgentId], predicted: &[Option<Rtt>], measured: &[Option<Rtt>]) -> Vec<RecordedCandidate> {
     let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
     let one =
         |(place, &agent)| RecordedCandidate { agent, predicted: at(predicted, place), measured: at(measured, place) };

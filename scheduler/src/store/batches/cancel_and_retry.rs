@@ -12,8 +12,8 @@ use crate::model::site_name::SiteName;
 use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 
 use crate::store::leases::{self, Ending};
-use crate::store::rows::Rows;
-use crate::store::tasks::{holds, rounds};
+use crate::store::rows_and_errors::Rows;
+use crate::store::tasks::{holds, measuring_and_rounds};
 use crate::store::types::Unsigned;
 use crate::store::{Error, sites};
 
@@ -81,7 +81,7 @@ pub async fn cancel(
     };
     // Cancelling recrawls waits for any transaction that is making a round. The query for open
     // tasks comes afterwards, so that it also finds the tasks of this round.
-    let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
+    let mut recrawls = measuring_and_rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -110,7 +110,7 @@ pub async fn cancel(
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
     // Recrawls are cancelled again, because an outcome may have ended an open task, and planned its
     // recrawl, just before the task was locked.
-    recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
+    recrawls += measuring_and_rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
         r#"
@@ -145,7 +145,7 @@ pub async fn retry(
         ChangeScope::All => (failed(conn, batch).await?, 0),
         ChangeScope::Sites(names) => named(conn, batch, name, names).await?,
     };
-    Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
+    Ok(RetryResult { tasks: measuring_and_rounds::next(conn, &again).await?, open })
 }
 
 /// Locks the batch's failed tasks. Omits the task of an alias (a name that leads to another site's

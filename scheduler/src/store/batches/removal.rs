@@ -12,12 +12,12 @@ use crate::model::{BatchId, SiteId, TaskId};
 
 use super::cancel_and_retry::{self, ChangeError, ChangeScope};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
 /// Maximum number of tasks removed by a step. With about ten rows per task, a step takes a few tens
 /// of milliseconds.
-pub const STEP: i64 = 1_000;
+const STEP: i64 = 1_000;
 /// Maximum number of discovered hosts removed by a step, which takes a few tens of milliseconds.
 const HOST_STEP: i64 = 10_000;
 
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::store::fixtures;
-    use crate::store::tasks::rounds;
+    use crate::store::tasks::measuring_and_rounds;
     use crate::store::{batches, leases};
 
     /// Runs steps until the batch is removed or a step has to wait.
@@ -268,7 +268,7 @@ mod tests {
         let shared = fixtures::site(&mut conn, "s1.cn").await;
         fixtures::assigned(&mut conn, winter, shared, agent).await;
         assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 3500);
-        assert_eq!(rounds::recrawl(&mut conn, 100).await.expect("look").due, 0, "it is going");
+        assert_eq!(measuring_and_rounds::recrawl(&mut conn, 100).await.expect("look").due, 0, "it is going");
         let mut tx = pool.begin().await.expect("begin");
         let first = step(&mut tx, autumn, "autumn", TaskPosition::default()).await.expect("a step");
         assert!(matches!(first, RemovalStep::Removed(1000, _)), "{first:?}");

@@ -1,4 +1,5 @@
-//! Submissions: turn a list of sites into tasks of a batch.
+//! Submissions: turn a list of sites into tasks of a batch, which is created at its first
+//! submission or found by its name.
 //!
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
@@ -6,22 +7,24 @@
 //! site to which the alias points. The cost per site does not depend on the size of the tables.
 //! Sites are inserted in the order of their names, so that concurrent submissions wait for each
 //! other instead of deadlocking. Tasks are inserted in the order of the list.
+//!
+//! A batch's strategy and policy never change.
 
 use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::model::constraints::ConstraintsRequest;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
-use crate::store::rows::{Rows, Statement};
-use crate::store::sites::geographic_positions;
-use crate::store::tasks::measuring;
+use crate::store::batches::{self, constraints_and_quotas};
+use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::sites::positions_and_verdicts;
+use crate::store::tasks::measuring_and_rounds;
 use crate::store::types::{Unsigned, whole};
-use crate::store::{Error, batches, settings};
-
-use super::constraints;
+use crate::store::{Error, settings};
 
 /// Number of rows inserted by one statement. It is large enough that the latency of a statement
 /// does not matter, and small enough that the statement's arrays take only a few megabytes.
@@ -115,7 +118,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     let batch = agreed_batch(conn, submission).await?;
     expect_growth(conn).await?;
     let sites = site_ids(conn, &submission.sites).await?;
-    geographic_positions::listed(conn, &submission.positions).await?;
+    positions_and_verdicts::listed(conn, &submission.positions).await?;
     let added = add_tasks(conn, batch, &sites).await?;
     let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
     let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
@@ -194,7 +197,7 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
-    let has = constraints::settle(conn, batch.id, &submission.constraints).await?;
+    let has = constraints_and_quotas::settle(conn, batch.id, &submission.constraints).await?;
     let mut differences = submission.policy.differences(&batch.policy);
     differences.extend(submission.constraints.differences(&has));
     if !differences.is_empty() {
@@ -233,7 +236,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
 
 /// Makes a task for each site that has none in this batch. Returns the number of new tasks.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
-    let (mut added, distanced) = (0, measuring::distanced());
+    let (mut added, distanced) = (0, measuring_and_rounds::distanced());
     for chunk in sites.chunks(CHUNK) {
         let done = sqlx::query!(
             r#"
@@ -301,6 +304,58 @@ pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, 
     Ok(count.one(conn).await?.0)
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub id: BatchId,
+    pub name: String,
+    pub strategy: Strategy,
+    pub policy: CrawlPolicy,
+    pub removing: bool,
+}
+
+pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
+    sqlx::query_as!(
+        Batch,
+        r#"
+        select id, name, strategy, policy, removing_since is not null as "removing!"
+        from batches where name = $1
+        "#,
+        name
+    )
+    .optional(conn)
+    .await
+}
+
+/// Returns the batch of this name, creating it if it is new. Locks the batch against other
+/// submissions until the transaction ends.
+pub async fn lock_or_create(
+    conn: &mut PgConnection,
+    name: &str,
+    strategy: Strategy,
+    policy: &CrawlPolicy,
+) -> Result<Batch, Error> {
+    // `for update` would also block inserts of tasks; `for no key update` does not.
+    sqlx::query!(
+        "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
+        name,
+        strategy.to_string(),
+        Json(policy) as _,
+    )
+    .run(conn)
+    .await?;
+    sqlx::query_as!(
+        Batch,
+        r#"
+        select id, name, strategy, policy, removing_since is not null as "removing!"
+        from batches where name = $1
+        for no key update
+        "#,
+        name,
+    )
+    .one(conn)
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -308,7 +363,7 @@ mod tests {
     use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
 
     use super::*;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     fn names(range: std::ops::Range<u32>) -> Vec<SiteName> {
         range.map(|number| format!("site{number}.cn").parse().expect("a name")).collect()
@@ -547,5 +602,12 @@ mod tests {
         let (same, other, again) = (same.expect("submitted"), other.expect("submitted"), again.expect("submitted"));
         assert_eq!(same.added + again.added, 5_000);
         assert_eq!(other.added, 5_000);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_policy_of_a_row_that_says_none_is_the_default(mut conn: Conn) {
+        fixtures::execute(&mut conn, "insert into batches (name, strategy) values ('b', 'random')").await;
+        let batch = by_name(&mut conn, "b").await.expect("read").expect("a batch");
+        assert_eq!(batch.policy, CrawlPolicy::default());
     }
 }

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SessionId};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::gnp::{Embedding, Placement};
 use crate::model::EmbeddingEpoch;
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Micros, whole};
 
 /// The epoch of the newest embedding; `None` if there is none yet.
@@ -149,7 +149,7 @@ pub struct NewEmbedding<'a> {
 const HISTORY: i64 = 1000;
 
 /// Adds a line to the history, and deletes the oldest lines beyond [`HISTORY`].
-pub(super) async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<(), Error> {
+async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<(), Error> {
     let embedding = fitted.embedding;
     sqlx::query!(
         r#"

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::gnp::Placement;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::whole;
 
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// The error assumed for an embedding without a stored error. A new fit is made if the error of

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Millis, whole};
 
 /// Maximum size in bytes of the crawl's state in a checkpoint.

@@ -1,13 +1,15 @@
 //! Grants leases: chooses the assigned tasks that get the free slots of an agent, and raises their
-//! tokens.
+//! tokens. Also lists active leases, binds them to the new session of an agent that reconnects, and
+//! reads how many pages a site's last crawl fetched.
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 
 /// A new lease, with all data that the agent needs to crawl the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,15 +152,100 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
     Ok(granted.collect())
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveLease {
+    pub site: String,
+    pub batch: String,
+    pub token: LeaseToken,
+    pub granted_at: DateTime<Utc>,
+}
+
+/// An agent's active leases, oldest first.
+pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<ActiveLease>, Error> {
+    let held = sqlx::query_as!(
+        ActiveLease,
+        r#"
+        select s.name as site, b.name as batch, l.token, l.granted_at
+        from leases l
+        join tasks t on t.id = l.task_id
+        join sites s on s.id = l.site_id
+        join batches b on b.id = t.batch_id
+        where l.agent_id = $1 and l.state = 'active'
+        order by l.granted_at, l.task_id
+        "#,
+        agent.get(),
+    );
+    held.all(conn).await
+}
+
+/// The agent to which this lease was granted; `None` if the lease was never granted.
+pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
+    let agent =
+        sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
+            .optional(conn)
+            .await?;
+    Ok(agent)
+}
+
+/// Binds to an agent's new session the leases that the agent reports as held. Rebinds and returns
+/// only leases that are active, belong to the agent and match the reported token.
+pub async fn rebind(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+    held: &[(TaskId, LeaseToken)],
+) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+    let tasks: Vec<i64> = held.iter().map(|(task, _)| task.get()).collect();
+    let tokens: Vec<i64> = held.iter().map(|(_, token)| token.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        update leases l set session_id = $2
+        from unnest($3::bigint[], $4::bigint[]) as held (task_id, token)
+        where l.task_id = held.task_id and l.token = held.token and l.agent_id = $1 and l.state = 'active'
+        returning l.task_id, l.token
+        "#,
+        agent.get(),
+        session.get(),
+        &tasks,
+        &tokens,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
+}
+
+/// Number of pages that the last successful crawl of each task's site fetched. A task is absent if
+/// no crawl of its site was successful.
+pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, last.pages
+        from tasks t
+        cross join lateral (
+            select o.pages from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last
+        where t.id = any($1)
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.pages.0)).collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
 
-    use crate::store::agents::{self, sessions};
+    use super::*;
+    use crate::store::agents::sessions::{self, Registration};
+    use crate::store::agents::{self};
     use crate::store::assignments;
     use crate::store::fixtures::{self, Conn};
-    use crate::store::leases::releasing::release;
+    use crate::store::leases::ending::release;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(mut conn: Conn) {
@@ -320,5 +407,25 @@ mod tests {
         let new = fixtures::session(&mut conn, agent).await;
         assert!(grant(&mut conn, agent, old).await.expect("grant").is_empty());
         assert_eq!(grant(&mut conn, agent, new).await.expect("grant").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_reconnecting_agent_keeps_what_it_holds_and_loses_what_it_forgot(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn"]).await;
+        let grants = grant(&mut conn, agent, session).await.expect("grant");
+        let forged = (grants[1].task, LeaseToken::new(7));
+        let registration =
+            Registration { held: vec![(grants[0].task, grants[0].token), forged], ..fixtures::registration() };
+        let opened = sessions::open(&mut conn, agent, &registration, fixtures::TERMS).await.expect("open");
+        assert_eq!(opened.kept, [(grants[0].task, grants[0].token)]);
+        assert_eq!(fixtures::state(&mut conn, grants[0].task).await, "leased");
+        assert_eq!(fixtures::state(&mut conn, grants[1].task).await, "assigned");
+        let again = grant(&mut conn, agent, opened.session).await.expect("grant");
+        assert_eq!(
+            again.iter().map(|grant| (grant.task, grant.token.get())).collect::<Vec<_>>(),
+            [(grants[1].task, 2)]
+        );
     }
 }

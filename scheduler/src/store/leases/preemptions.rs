@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId};
 
 use super::Ending;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 

@@ -2,12 +2,11 @@
 
 use sqlx::PgConnection;
 
-use super::failures;
-use super::measurement_result::{MeasurementResult, ResultColumns};
 use crate::gnp::Mesh;
 use crate::model::{AgentId, Rtt};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::measurements::results_and_failures::{self, MeasurementResult, ResultColumns};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
 /// One agent's measurement of another agent's beacon.
@@ -66,7 +65,7 @@ pub(super) async fn upsert_beacon(
         columns.answered,
         columns.lost,
         columns.failure,
-        failure.map(|failure| failure.cause) as Option<failures::Cause>,
+        failure.map(|failure| failure.cause) as Option<results_and_failures::Cause>,
         failure.map(|failure| failure.said.as_str()),
     )
     .run(conn)

@@ -1,9 +1,10 @@
-//! Measurement orders: requests to probers that have not been answered yet.
+//! Measurement orders: finds the sites and the agents' beacons that must be measured, orders these
+//! measurements, and reads and gives up the orders that have not been answered yet.
 //!
 //! Invariants, enforced by unique indexes: a site has at most one open order, so that only one
 //! agent probes it at a time. Likewise, an address has at most one open order, so that only one
 //! agent probes it at a time. An order without an address only asks for the site's address
-//! (`super::of_sites`). A pair of agents has at most one open order.
+//! (`super::site_measurements`). A pair of agents has at most one open order.
 //!
 //! An order ends with the session on which it was sent, and at `expires_at` at the latest. After
 //! the end of the session, another prober may measure the site, because the previous prober has
@@ -11,18 +12,20 @@
 //! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires more than a
 //! grace period after the agent has dropped its orders.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, OrderId, SessionId, SiteId};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::measurements::reach::MESH_RETRY;
+use crate::store::measurements::results_and_failures::{Cause, NO_REPORT};
+use crate::store::measurements::site_measurements::{ENOUGH, NOT_SHARED_FOR};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::Interval;
-
-use super::failures::{Cause, NO_REPORT};
-use super::sharing::{ENOUGH, NOT_SHARED_FOR};
 
 /// An order as sent on the prober's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,5 +172,207 @@ pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Open
         &site.ids() as _,
     )
     .optional(conn)
+    .await
+}
+
+/// A site that needs a prober, and the probers that have not measured it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueSite {
+    pub site: SiteId,
+    /// The probers that may be asked now, in the order of their identifiers; at least one.
+    pub probers: Vec<AvailableProber>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AvailableProber {
+    pub prober: AgentId,
+    /// The address to which the site's name will probably resolve at the prober; `None` if it is
+    /// unknown. No order is open for this address.
+    pub address: Option<IpAddr>,
+}
+
+impl AvailableProber {
+    /// Combines two parallel arrays of a query into a list.
+    pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
+        probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
+    }
+}
+
+/// Number of open site orders of each of these probers.
+pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober_id, count(*) as "open!" from measurement_orders
+        where prober_id = any($1) and site_id is not null
+        group by prober_id
+        "#,
+        probers as _,
+    )
+    .all(conn)
+    .await?;
+    let mut open: HashMap<AgentId, u32> = probers.iter().map(|prober| (*prober, 0)).collect();
+    open.extend(rows.into_iter().map(|row| (row.prober_id, u32::try_from(row.open).unwrap_or(u32::MAX))));
+    Ok(open)
+}
+
+/// At most `limit` sites that have tasks in the state `measuring` and no open order, and that at
+/// least one of these probers has not measured. The oldest site comes first.
+///
+/// A round trip counts as measured if it was at most `max_age` old when the site's first task in
+/// the state `measuring` began to wait, and if it was measured after the site was last marked as
+/// doubtful. A failure counts only if it came after this first task began to wait. A prober gets no
+/// order for the site while an order is open for the address to which the site's name probably
+/// resolves at this prober.
+pub async fn due_sites(
+    conn: &mut PgConnection,
+    probers: &[AgentId],
+    max_age: Duration,
+    limit: i64,
+) -> Result<Vec<DueSite>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select waiting.site_id, missing.probers as "probers!: Vec<AgentId>", missing.addresses as "addresses!: Vec<Option<IpAddr>>"
+        from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
+        join sites on sites.id = waiting.site_id and sites.alias_of is null
+        -- Looks up each site by primary key, because the table contains every site ever measured.
+        cross join lateral (
+            select array_agg(prober.id order by prober.id) as probers,
+                   array_agg(coalesce(seen.address, sites.address) order by prober.id) as addresses
+            from unnest($1::bigint[]) as prober (id)
+            left join resolved_addresses seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
+            where prober.id <> all (array(
+                select known.prober_id from site_measurements known
+                where known.site_id = waiting.site_id
+                  and known.measured_at >= case when known.rtt_us is null then waiting.since
+                                                else greatest(waiting.since - $2::interval, sites.doubted_at) end
+            ))
+              and not exists (
+                  select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
+              )
+        ) missing
+        where missing.probers is not null
+          and not exists (select from measurement_orders open where open.site_id = waiting.site_id)
+        order by waiting.site_id
+        limit $3
+        "#,
+        probers as _,
+        Interval(max_age),
+        limit,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| DueSite { site: row.site_id, probers: AvailableProber::listed(row.probers, row.addresses) })
+        .collect())
+}
+
+/// Orders measurements of these sites. A site gets no order if an order for the site or its address
+/// is already open. Returns the probers that got orders.
+pub async fn order_sites(
+    conn: &mut PgConnection,
+    orders: &[(SiteId, AgentId)],
+    lifetime: Duration,
+) -> Result<Vec<AgentId>, Error> {
+    let sites: Vec<i64> = orders.iter().map(|(site, _)| site.get()).collect();
+    let probers: Vec<i64> = orders.iter().map(|(_, prober)| prober.get()).collect();
+    sqlx::query_scalar!(
+        r#"
+        insert into measurement_orders (prober_id, site_id, address, expires_at)
+        select prober_id, site_id, coalesce(seen.address, sites.address) as locked, now() + $3::interval
+        from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
+        join sites on sites.id = ordered.site_id
+        left join resolved_addresses seen using (site_id, prober_id)
+        -- Concurrent passes insert orders in the same order, so that they do not deadlock.
+        order by locked, site_id
+        on conflict do nothing
+        returning prober_id
+        "#,
+        &sites,
+        &probers,
+        Interval(lifetime),
+    )
+    .all(conn)
+    .await
+}
+
+/// Settings for measurements of the mesh.
+#[derive(Debug, Clone, Copy)]
+pub struct MeshPlan {
+    /// Age at which a round trip is measured again.
+    pub max_age: Duration,
+    /// Maximum number of other agents that each agent measures besides the landmarks.
+    pub max_peers: u32,
+    /// Maximum number of an agent's open beacon orders.
+    pub max_orders: u32,
+    pub lifetime: Duration,
+}
+
+/// The result of [`order_mesh`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshOrders {
+    /// The prober of each new order.
+    pub probers: Vec<AgentId>,
+    /// Whether more measurements are due than were ordered, because a prober already has the
+    /// maximum number of open orders.
+    pub more_due: bool,
+}
+
+/// Orders those beacon measurements between connected agents that are missing or outdated. A prober
+/// measures landmarks before other agents.
+pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<MeshOrders, Error> {
+    sqlx::query_as!(
+        MeshOrders,
+        r#"
+        with connected as (
+            select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark,
+                   sessions.opened_at
+            from agents
+            join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
+            left join landmarks on landmarks.agent_id = agents.id
+        ), pairs as (
+            select prober.id as prober_id, target.id as agent_id, target.is_landmark,
+                   greatest(prober.opened_at, target.opened_at) as both_there_at,
+                   -- The order is the same in every pass, and different for each prober.
+                   row_number() over (
+                       partition by prober.id, target.is_landmark
+                       order by hashint8extended(target.id, prober.id), target.id
+                   ) as peer
+            from connected prober join connected target on target.id <> prober.id and target.has_beacon
+        ), due as (
+            select pairs.prober_id, pairs.agent_id,
+                   row_number() over (partition by pairs.prober_id order by is_landmark desc, peer) as place
+            from pairs
+            left join mesh_measurements known using (prober_id, agent_id)
+            where (pairs.is_landmark or pairs.peer <= $3)
+              and (known.measured_at is null
+                   or known.measured_at < now() - case when known.rtt_us is null then $2::interval else $1 end
+                   -- A repaired agent was restarted, so a failure is due after a new session.
+                   or known.rtt_us is null and known.measured_at < pairs.both_there_at)
+              and not exists (
+                  select from measurement_orders open
+                  where open.prober_id = pairs.prober_id and open.agent_id = pairs.agent_id
+              )
+        ), ordered as (
+            insert into measurement_orders (prober_id, agent_id, expires_at)
+            select prober_id, agent_id, now() + $5::interval
+            from due
+            where place <= $4 - (
+                select count(*) from measurement_orders open
+                where open.prober_id = due.prober_id and open.agent_id is not null
+            )
+            on conflict do nothing
+            returning prober_id
+        )
+        select array(select prober_id from ordered) as "probers!: Vec<AgentId>",
+               (select count(*) from due) > (select count(*) from ordered) as "more_due!"
+        "#,
+        Interval(plan.max_age),
+        Interval(MESH_RETRY),
+        i64::from(plan.max_peers),
+        i64::from(plan.max_orders),
+        Interval(plan.lifetime),
+    )
+    .one(conn)
     .await
 }

@@ -7,9 +7,9 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt};
 
-use super::failures::{Cause, Failure};
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::measurements::results_and_failures::{Cause, Failure};
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Interval;
 
 /// Time after which a failed measurement of a beacon is repeated. If one of the two agents
@@ -247,8 +247,8 @@ mod tests {
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};
-    use crate::store::measurements::measurement_result::MeasurementResult;
-    use crate::store::measurements::{self, Measured, mesh_orders};
+    use crate::store::measurements::results_and_failures::MeasurementResult;
+    use crate::store::measurements::{self, Measured, orders};
 
     async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
         let agent = fixtures::agent(conn, name).await;
@@ -331,13 +331,13 @@ mod tests {
         }
         reachabilities.sort();
         assert_eq!(reachabilities, [Reachability::Untried, Reachability::NotAsked], "one peer each");
-        let plan = mesh_orders::MeshPlan {
+        let plan = orders::MeshPlan {
             max_age: Duration::from_secs(3600),
             max_peers: 1,
             max_orders: 9,
             lifetime: Duration::from_secs(60),
         };
-        mesh_orders::order_mesh(&mut conn, &plan).await.expect("order");
+        orders::order_mesh(&mut conn, &plan).await.expect("order");
         let peer: i64 = sqlx::query_scalar("select agent_id from measurement_orders where prober_id = $1")
             .bind(a.get())
             .fetch_one(&mut *conn)

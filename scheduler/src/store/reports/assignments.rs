@@ -10,8 +10,8 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
 use crate::store::Error;
-use crate::store::rows::Rows;
-use crate::store::tasks::wait_causes;
+use crate::store::rows_and_errors::Rows;
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, ListKey, TaskRow};
@@ -248,7 +248,7 @@ async fn assignments(
         |row: &&AssignmentRow| matches!(row.state, TaskState::Submitted | TaskState::Measuring | TaskState::Located);
     let waiting: Vec<TaskId> = rows.iter().filter(waiting).map(|row| row.task).collect();
     if !waiting.is_empty() {
-        let mut waits = wait_causes::of(conn, &waiting).await?;
+        let mut waits = unmet_and_wait_causes::of(conn, &waiting).await?;
         rows.iter_mut().for_each(|row| row.waits = waits.remove(&row.task));
     }
     rows.sort_unstable_by_key(|row| row.key);

@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
 
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Unsigned;
 
 /// Maximum number of events in a page.

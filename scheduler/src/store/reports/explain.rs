@@ -10,9 +10,9 @@ use crate::model::{AssignmentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId, 
 use crate::strategy::explain::{ExplainedCandidate, ExplainedChoice, ExplainedWait};
 
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::sites::Site;
-use crate::store::tasks::wait_causes;
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::types::Unsigned;
 
 /// Maximum number of tasks, and of choices, in one explanation of a site. Older ones are omitted.
@@ -68,7 +68,7 @@ pub async fn tasks(
     .all(conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
-    let mut waits = wait_causes::of(conn, &ids).await?;
+    let mut waits = unmet_and_wait_causes::of(conn, &ids).await?;
     let tasks = rows.into_iter().map(|row| Task {
         waits: waits.remove(&row.id),
         id: row.id,

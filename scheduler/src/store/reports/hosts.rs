@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::BatchId;
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::Unsigned;
 
 #[derive(Debug, Clone)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::filters::ReportScope;
 use crate::model::BatchId;
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::reports::accuracy_failures_agents::ReportScope;
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::throughput::{
     self, BegunCrawl, Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls,

@@ -10,8 +10,8 @@ use crate::store::agents::issued_tokens;
 use crate::store::agents::refusals::Refusal;
 use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::embeddings::{self};
-use crate::store::measurements::quarantines;
-use crate::store::rows::Rows;
+use crate::store::measurements::quarantines_and_contradictions;
+use crate::store::rows_and_errors::Rows;
 use crate::store::schedulers::{self, disk};
 use crate::store::sites::open_circuits;
 use crate::store::types::{Interval, Millis, Unsigned, whole};
@@ -47,7 +47,7 @@ pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error
         open_enrolments: issued_tokens::open_tokens(conn).await?,
         landmarks: landmarks.collect(),
         map,
-        map_alarm: quarantines::alarm(conn).await?,
+        map_alarm: quarantines_and_contradictions::alarm(conn).await?,
         batches,
         more_batches,
         open_circuits: open_circuits::count(conn).await?,

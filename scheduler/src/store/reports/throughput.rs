@@ -1,4 +1,5 @@
-//! Throughput of a batch's crawls: over time, by agent and by strategy.
+//! Throughput of crawls: of a batch over time, by agent and by strategy, and of all batches over
+//! time.
 //!
 //! The view `crawls` defines when a crawl was active. The number of rows read per crawl is bounded,
 //! however many crawls and slices of time there are.
@@ -8,13 +9,14 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::filters::ReportScope;
-use super::remaining_time::{TaskTotals, recent, task_totals};
 use crate::model::{BatchId, Rtt, Strategy};
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::reports::accuracy_failures_agents::ReportScope;
+use crate::store::reports::remaining_time::{TaskTotals, recent, task_totals};
+use crate::store::rows_and_errors::Rows;
 use crate::store::types::{Interval, Unsigned};
 use crate::throughput::{Amount, RecentCrawls, Remaining, Slice, Total};
+
 /// The highest round of any site of a batch; `None` if the batch has no site.
 pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
     let newest = sqlx::query_scalar!(
@@ -57,7 +59,7 @@ pub struct Agent {
     pub carrier: String,
 }
 
-pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawls, Error> {
+async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawls, Error> {
     let rows = sqlx::query!(
         r#"
         with crawled as (
@@ -112,7 +114,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawl
 }
 
 /// What crawls fetched in each of `slices` equal slices of the time from `from` to `from + span`.
-pub async fn slices(
+async fn slices(
     conn: &mut PgConnection,
     scope: ReportScope,
     from: DateTime<Utc>,
@@ -204,6 +206,46 @@ impl BatchGrowth {
         };
         Ok(Self { totals, crawls, recent, time, slices })
     }
+}
+
+/// The crawls that ended within one interval of time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CrawledStretch {
+    pub from: DateTime<Utc>,
+    pub crawls: u64,
+    pub pages: u64,
+    pub bytes: f64,
+}
+
+/// The crawls that ended between `past` ago and now, in intervals of length `stretch`. Intervals
+/// without a crawl are omitted. Reads one row per batch and minute in which crawls ended.
+pub async fn crawled(
+    conn: &mut PgConnection,
+    batch: Option<BatchId>,
+    past: Duration,
+    stretch: Duration,
+) -> Result<Vec<CrawledStretch>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select date_bin($3::interval, minute, timestamptz 'epoch') as "from!", sum(crawls)::bigint as "crawls!: Unsigned<u64>",
+               sum(pages)::bigint as "pages!: Unsigned<u64>", sum(bytes)::float8 as "bytes!"
+        from batch_minutes
+        where minute >= now() - $2::interval and ($1::bigint is null or batch_id = $1)
+        group by 1 order by 1
+        "#,
+        batch.map(BatchId::get),
+        Interval(past),
+        Interval(stretch),
+    )
+    .all(conn)
+    .await?;
+    let stretches = rows.into_iter().map(|row| CrawledStretch {
+        from: row.from,
+        crawls: row.crawls.0,
+        pages: row.pages.0,
+        bytes: row.bytes,
+    });
+    Ok(stretches.collect())
 }
 
 #[cfg(test)]

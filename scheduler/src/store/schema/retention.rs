@@ -13,8 +13,8 @@ use crate::model::{AssignmentId, TaskId};
 
 use crate::store::Error;
 use crate::store::agents::issued_tokens;
-use crate::store::batches::{progress, removal};
-use crate::store::rows::{Rows, Statement};
+use crate::store::batches::{list_and_progress, removal};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
@@ -85,7 +85,7 @@ pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duratio
         RetainedKind::Quarantines => quarantines(conn, keep).await?,
         RetainedKind::Embeddings => embeddings(conn, keep).await?,
         RetainedKind::Enrolments => issued_tokens::prune(conn, keep).await?,
-        RetainedKind::Minutes => progress::prune(conn, keep, PIECE).await?,
+        RetainedKind::Minutes => list_and_progress::prune(conn, keep, PIECE).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }
@@ -311,7 +311,7 @@ mod tests {
     use crate::model::{AgentId, ChoiceReasons, Parting, SessionId, Strategy, TaskId};
     use crate::store::assignments::{self, Assignment, Pool};
     use crate::store::fixtures;
-    use crate::store::tasks::rounds;
+    use crate::store::tasks::measuring_and_rounds;
     use crate::strategy::Choice;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -376,7 +376,7 @@ mod tests {
         ] {
             execute(&pool, ended).await;
         }
-        assert_eq!(rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
+        assert_eq!(measuring_and_rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
         pruned(&pool, RetainedKind::Rounds).await;
         assert_eq!(count(&pool, "select count(*) from tasks").await, 2, "not old enough");
         execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, SiteId, TaskId};
 
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause, HoldFilter};
 use crate::store::types::Unsigned;
 

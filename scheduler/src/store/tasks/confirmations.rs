@@ -17,8 +17,8 @@ use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::holds::{self, Cause, HoldFilter};
 use crate::store::Error;
-use crate::store::measurements::site_orders::{self, AvailableProber, DueSite};
-use crate::store::rows::{Rows, Statement};
+use crate::store::measurements::orders::{self, AvailableProber, DueSite};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// An agent's round trip to a site; `None` if the measurement failed.
@@ -245,7 +245,7 @@ pub async fn ask(
 ) -> Result<Vec<AgentId>, Error> {
     let (sites, agents): (Vec<i64>, Vec<i64>) = orders.iter().map(|(site, agent)| (site.get(), agent.get())).unzip();
     let mut tx = conn.begin().await?;
-    site_orders::order_sites(&mut tx, orders, lifetime).await?;
+    orders::order_sites(&mut tx, orders, lifetime).await?;
     let asked = sqlx::query_scalar!(
         r#"
         with ordered as (

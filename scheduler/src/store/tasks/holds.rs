@@ -2,8 +2,8 @@
 //!
 //! Invariants: a task has at most one hold. `tasks.held` is true exactly while the task has a hold
 //! and is not admitted ([`Cause::Address`]). A held task is `located`. A hold ends when its task
-//! ends. Only this module and `sites::addresses::admission` write the table `task_holds` and the
-//! column `tasks.held`.
+//! ends. Only this module and `sites::addresses` write the table `task_holds` and the column
+//! `tasks.held`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use sqlx::types::ipnet::IpNet;
 use crate::model::{BatchId, SiteId, TaskId};
 
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, Strategy, naming};
 use crate::store::batches::submissions::{self, Submission, SubmissionResult, SubmitError};
-use crate::store::batches::{self, constraints};
+use crate::store::batches::{self, constraints_and_quotas};
 use crate::store::{self, agents};
 
 /// Maximum length of an idempotency key, in bytes.
@@ -196,7 +196,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     if asked == Constraints::default() {
         return Ok(Vec::new());
     }
-    let fleet: Vec<AgentTraits> = constraints::traits(conn).await?.into_values().collect();
+    let fleet: Vec<AgentTraits> = constraints_and_quotas::traits(conn).await?.into_values().collect();
     Ok(asked.unheard_of(&fleet))
 }
 

@@ -1,21 +1,24 @@
-//! Reads rows. An invalid stored value causes an error that names its table and column.
+//! Reads rows, and defines the errors of the store: an invalid stored value, a full disk, and why
+//! the schema cannot be migrated.
+//!
+//! An invalid stored value causes an error that names its table and column.
 //!
 //! sqlx's error contains only the column's index in the statement. The names of the table and
 //! column are looked up from the description that Postgres sends with the rows.
 
-use std::sync::{Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgColumn, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
 use sqlx::query::{Map, Query, QueryScalar};
 use sqlx::{
     Column, Decode, Describe, Either, Execute, Executor, IntoArguments, PgConnection, Postgres, Row, SqlStr, Type,
 };
-
-use super::Error;
 
 /// A statement that reads rows.
 pub(super) trait Rows<O>: Sized {
@@ -180,6 +183,157 @@ async fn table_and_column(
         "select c.relname::text, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid where c.oid = $1 and a.attnum = $2",
     );
     named.bind(table).bind(number).fetch_optional(conn).await
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database is unreachable, or a statement failed.
+    #[error("query the database")]
+    Database(#[source] sqlx::Error),
+    #[error("the database's disk is full: make room {}", place_of_disk())]
+    DiskFull(#[source] sqlx::Error),
+    #[error("inconsistent row: {table}.{column} is {value}")]
+    Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
+    #[error(transparent)]
+    Schema(#[from] MigrationObstacle),
+    #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
+    NewerSchema(i64),
+    #[error(
+        "a restore into this database has not ended: when it no longer runs, empty the database (or remove the data \
+         directory) and restore again"
+    )]
+    HalfRestored,
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            full if is_disk_full(&full) => Self::DiskFull(full),
+            sqlx::Error::ColumnDecode { index, source } => Self::inconsistent("a statement", index, &source),
+            other => Self::Database(other),
+        }
+    }
+}
+
+impl Error {
+    pub fn inconsistent(
+        table: impl Into<Cow<'static, str>>,
+        column: impl Into<Cow<'static, str>>,
+        value: &(impl ToString + ?Sized),
+    ) -> Self {
+        Self::Inconsistent { table: table.into(), column: column.into(), value: value.to_string() }
+    }
+
+    /// Whether Postgres refused a text because it contains a zero character, the only character
+    /// that Postgres refuses.
+    pub fn has_zero_character(&self) -> bool {
+        const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE)
+    }
+
+    /// Whether the same statement can succeed later.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Database(cause) => passes(cause),
+            Self::DiskFull(_) => true,
+            Self::Inconsistent { .. } | Self::Schema(_) | Self::NewerSchema(_) | Self::HalfRestored => false,
+        }
+    }
+}
+
+/// Whether a statement that failed with this error can succeed later. A retry can succeed if the
+/// connection failed, or if Postgres is starting, stopping, short of resources or resolving a
+/// conflict (classes 08, 40, 53 and 57).
+fn passes(cause: &sqlx::Error) -> bool {
+    if let sqlx::Error::Database(error) = cause {
+        return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
+    }
+    matches!(
+        cause,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+    )
+}
+
+/// The SQLSTATE of an error caused by a full disk.
+pub(crate) const DISK_FULL: &str = "53100";
+
+/// Where the database's disk is, as text for the error message "make room ...". Only the database
+/// knows where its disk is, and the code that formats an error has no connection to the database.
+/// So the text is stored in a global variable. A process uses only one database.
+pub(super) static PLACE: OnceLock<String> = OnceLock::new();
+
+fn is_disk_full(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == DISK_FULL)
+}
+
+fn place_of_disk() -> &'static str {
+    PLACE.get().map_or("there", String::as_str)
+}
+
+/// Why the schema cannot be migrated.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationObstacle {
+    #[error(
+        "the role {role} may not create tables in the schema {schema} of the database {database}: let the database's owner run \
+         `grant usage, create on schema {schema} to {role}`"
+    )]
+    NoCreate {
+        /// The role's name, quoted for SQL.
+        role: String,
+        /// The schema's name, quoted for SQL.
+        schema: String,
+        database: String,
+    },
+    #[error(
+        "the role {role} may not change the tables of the database {database} ({said}): connect as the role that owns them, or \
+         give them away with `reassign owned by OWNER to {role}`"
+    )]
+    NotOwner {
+        /// The role's name, quoted for SQL.
+        role: String,
+        database: String,
+        said: String,
+    },
+    #[error(
+        "the database {database} contains the tables of another program ({said}): give landfall a database of its own \
+         (`createdb`)"
+    )]
+    Foreign {
+        database: String,
+        /// What was found in the database, as evidence.
+        said: String,
+    },
+    /// The database's migrations differ from this program's but are not newer.
+    #[error(
+        "the database {database} was made by another build of landfall (its migration {version} is not this one's): export what you \
+         need with that build (`landfall report assignments --batch NAME -o csv`), then start this one on an empty database or \
+         another --data-dir"
+    )]
+    OtherBuild {
+        database: String,
+        /// The first migration that differs.
+        version: i64,
+    },
+    #[error(
+        "an upgrade of this database was interrupted in migration {0} and its state is unknown: restore the backup \
+         from before the upgrade into an empty database"
+    )]
+    HalfDone(i64),
+    #[error(
+        "migration {version} does not fit the tables of this database ({said}), which were changed: undo the change, \
+         or restore a backup into an empty database"
+    )]
+    Unfit { version: i64, said: String },
+    #[error("the database {0} is read-only: name the primary server instead of a standby")]
+    ReadOnly(String),
+    /// Any other error, which the operator did not cause.
+    #[error("migrate the schema")]
+    Other(#[source] MigrateError),
 }
 
 #[cfg(test)]

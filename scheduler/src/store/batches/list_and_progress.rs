@@ -1,20 +1,87 @@
-//! The progress of batches. Database triggers store the effect of each change of a task on the
-//! batch's numbers, as a difference. A job adds these differences to stored sums. The view
-//! `batch_progress` adds the differences that are not in the sums yet. So the cost of reading the
-//! progress depends only on the number of recent changes, not on the number of tasks.
+//! Lists batches with the numbers of their tasks, and reads a batch's progress and the reasons why
+//! its tasks failed or were cancelled.
+//!
+//! Database triggers store the effect of each change of a task on the batch's numbers, as a
+//! difference. A job adds these differences to stored sums. The view `batch_progress` adds the
+//! differences that are not in the sums yet. So the cost of reading the progress depends only on
+//! the number of recent changes, not on the number of tasks.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::BatchId;
+use crate::model::{BatchId, ReasonKind, Strategy};
+use crate::store::Error;
+use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::tasks::unmet_and_wait_causes;
+use crate::store::types::{Interval, Unsigned};
 use crate::strategy::explain::ExplainedWait;
 
-use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
-use crate::store::tasks::wait_causes;
-use crate::store::types::{Interval, Unsigned};
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchSummary {
+    pub name: String,
+    pub strategy: Strategy,
+    /// Time of the first submission.
+    pub created_at: DateTime<Utc>,
+    /// Number of tasks that have not ended.
+    pub open: u64,
+    pub done: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+}
+
+/// Selects batches. A field that is `None` sets no condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchFilter {
+    /// Whether the batch has tasks that have not ended.
+    pub open: Option<bool>,
+    /// The batch was first submitted at this time or later.
+    pub since: Option<DateTime<Utc>>,
+    /// The batch was first submitted before this time.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// At most `limit` of the selected batches, newest first, and the number of all selected batches.
+pub async fn list(
+    conn: &mut PgConnection,
+    filter: BatchFilter,
+    limit: Option<i64>,
+) -> Result<(Vec<BatchSummary>, u64), Error> {
+    let rows = sqlx::query!(
+        r#"
+        select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
+               count(*) over () as "all!: Unsigned<u64>",
+               p.submitted + p.measuring + p.located + p.assigned + p.leased as "open!: Unsigned<u64>",
+               p.done as "done!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
+               p.cancelled as "cancelled!: Unsigned<u64>"
+        from batches b
+        join batch_progress p on p.batch_id = b.id
+        where ($2::boolean is null or $2 = (p.submitted + p.measuring + p.located + p.assigned + p.leased > 0))
+          and ($3::timestamptz is null or b.created_at >= $3)
+          and ($4::timestamptz is null or b.created_at < $4)
+        order by b.id desc
+        limit $1::bigint
+        "#,
+        limit,
+        filter.open,
+        filter.since,
+        filter.until,
+    )
+    .all(conn)
+    .await?;
+    let all = rows.first().map_or(0, |row| row.all.0);
+    let listed = rows.into_iter().map(|row| BatchSummary {
+        name: row.name,
+        strategy: row.strategy,
+        created_at: row.created_at,
+        open: row.open.0,
+        done: row.done.0,
+        failed: row.failed.0,
+        cancelled: row.cancelled.0,
+    });
+    Ok((listed.collect(), all))
+}
 
 /// Numbers of a batch's tasks by state, and of fetched pages and bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -146,9 +213,42 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
         next_recrawl: row.next_recrawl,
     };
     if progress.waiting() > 0 {
-        progress.waiting_for = wait_causes::commonest(conn, batch).await?;
+        progress.waiting_for = unmet_and_wait_causes::commonest(conn, batch).await?;
     }
     Ok(progress)
+}
+
+/// A reason why tasks of a batch failed or were cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndReason {
+    pub kind: ReasonKind,
+    pub tasks: u64,
+    pub site: String,
+    /// The state of `site`'s task, followed by the reason for this state.
+    pub reason: String,
+}
+
+/// Why tasks of the batch failed or were cancelled: one row per kind of reason, the most frequent
+/// first.
+pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndReason>, Error> {
+    let endings = sqlx::query_as!(
+        EndReason,
+        r#"
+        select kinds.kind as "kind!: ReasonKind", kinds.tasks as "tasks!: Unsigned<u64>", s.name as site,
+               t.state::text || coalesce(': ' || t.reason, '') as "reason!"
+        from (
+            select coalesce(reason_kind::text, 'other') as kind, count(*) as tasks, min(id) as example
+            from tasks
+            where batch_id = $1 and retried_at is null and state in ('failed', 'cancelled')
+            group by 1
+        ) kinds
+        join tasks t on t.id = kinds.example
+        join sites s on s.id = t.site_id
+        order by kinds.tasks desc, kinds.kind
+        "#,
+        batch.get(),
+    );
+    endings.all(conn).await
 }
 
 #[cfg(test)]
@@ -158,7 +258,7 @@ mod tests {
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::batches::{self, removal};
     use crate::store::fixtures::{self, Conn};
-    use crate::store::tasks::rounds;
+    use crate::store::tasks::measuring_and_rounds;
 
     const SHOWN: &str = "select row_to_json(p)::text from batch_progress p order by batch_id";
     const COUNTED: &str = "
@@ -208,7 +308,7 @@ mod tests {
         assert_eq!((progress.truncated, progress.complete, progress.failed, progress.pages), (1, 1, 1, 9));
         cancel_and_retry::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
         is_exact(&mut conn).await;
-        rounds::next(&mut conn, &tasks[..1]).await.expect("crawl again");
+        measuring_and_rounds::next(&mut conn, &tasks[..1]).await.expect("crawl again");
         is_exact(&mut conn).await;
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.open(), progress.pages), (0, 1, 2, 3));

@@ -1,5 +1,7 @@
-//! Settles sites: stores the origin to which a site's name leads. Of all sites with the same
-//! origin, one site (the keeper) represents the origin.
+//! Finds sites by name, origin or another spelling, and settles sites: stores the origin to which a
+//! site's name leads, and the aliases of a site.
+//!
+//! Of all sites with the same origin, one site (the keeper) represents the origin.
 //!
 //! Invariants: an origin never changes once it is set. The first site that gets an origin is the
 //! origin's keeper. The keeper never becomes an alias, so that its measurements and leases stay
@@ -7,16 +9,73 @@
 //! to an alias. The origin of a site is always in the site's own registrable domain, whatever an
 //! agent reports. Storing an origin locks it until the transaction ends.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{Connection, PgConnection};
 
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, TaskId};
-
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
-use crate::store::tasks::{holds, measuring};
+use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::tasks::{holds, measuring_and_rounds};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    pub id: SiteId,
+    pub name: String,
+    pub origin: Option<String>,
+    /// For an alias, the site to which the alias points, with that site's name; `None` for any
+    /// other site.
+    pub alias_of: Option<(SiteId, String)>,
+}
+
+/// Finds a site by its name, its origin, or another spelling of either.
+pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Site>, Error> {
+    Ok(find_all(conn, std::slice::from_ref(name)).await?.pop().flatten())
+}
+
+/// Finds the sites of many names, in their order.
+pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<Option<Site>>, Error> {
+    let spellings = names
+        .iter()
+        .zip(0_i64..)
+        .flat_map(|(name, place)| name.spellings().into_iter().map(move |spelling| (place, spelling)));
+    let (places, spellings): (Vec<i64>, Vec<String>) = spellings.unzip();
+    let rows = sqlx::query!(
+        r#"
+        with spellings as (
+            select place, text, position
+            from unnest($1::bigint[], $2::text[]) with ordinality as spellings (place, text, position)
+        ), found as (
+            select place, position, true as by_name, s.id from spellings join sites s on s.name = text
+            union all
+            select place, position, false, s.id from spellings join sites s on s.origin = text and s.alias_of is null
+        ), best as (
+            select distinct on (place) place, id from found order by place, position, by_name desc
+        )
+        select best.place as "place!", s.id, s.name, s.origin, s.alias_of, keeper.name as "keeper?"
+        from best join sites s on s.id = best.id left join sites keeper on keeper.id = s.alias_of
+        "#,
+        &places,
+        &spellings,
+    )
+    .all(conn)
+    .await?;
+    let found = rows.into_iter().map(|row| {
+        let alias_of = row.alias_of.zip(row.keeper);
+        (row.place, Site { id: row.id, name: row.name, origin: row.origin, alias_of })
+    });
+    let mut found: HashMap<i64, Site> = found.collect();
+    Ok((0_i64..).take(names.len()).map(|place| found.remove(&place)).collect())
+}
+
+impl Site {
+    /// The site's identifier and, for an alias, also the identifier of the site to which the alias
+    /// points. The data of both sites apply to the alias.
+    pub fn ids(&self) -> Vec<SiteId> {
+        std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
+    }
+}
 
 /// Number of attempts to move an alias's tasks to the keeper. An attempt fails if a submission adds
 /// the same task to the keeper in the meantime.
@@ -168,7 +227,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         "#,
         &moved as _,
         keeper.get(),
-        &measuring::distanced(),
+        &measuring_and_rounds::distanced(),
     )
     .run(conn)
     .await
@@ -209,7 +268,6 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::TaskId;
     use crate::store::fixtures::{self, Conn};
     use crate::store::tasks::holds::Cause;
 
@@ -321,8 +379,8 @@ mod tests {
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
         let late = fixtures::task(&mut conn, batch, www, "submitted").await;
-        let begun = measuring::begin_measuring(&mut conn, 10, 10).await.expect("begin");
-        assert_eq!(begun, measuring::MeasuringBegun { tasks: 1, aliases: vec![(www, bare)] });
+        let begun = measuring_and_rounds::begin_measuring(&mut conn, 10, 10).await.expect("begin");
+        assert_eq!(begun, measuring_and_rounds::MeasuringBegun { tasks: 1, aliases: vec![(www, bare)] });
         follow_aliases(&mut conn, &begun.aliases).await.expect("follow");
         assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
     }

@@ -1,16 +1,38 @@
-//! Compares a database with what a scheduler needs: the server's version, the database role's
-//! rights and the schema. Changes nothing, and takes no locks.
+//! Migrates the schema when a scheduler starts, decides why it cannot be migrated, and compares a
+//! database with what a scheduler needs.
+//!
+//! The inspection changes nothing, and takes no locks.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
-use crate::store::rows::{Rows, Statement};
+use crate::store::rows_and_errors::{MigrationObstacle, Rows, Statement};
+use crate::store::schema::backup_and_restore;
 use crate::store::{Error, MIGRATOR};
 
-use super::migration_obstacle::{DatabaseRole, obstacle, place, unknown_migration};
-use super::obstacle_messages::MigrationObstacle;
-use super::restores;
+pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
+    let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
+    if let MigrateError::Dirty(version) = error {
+        return Err(MigrationObstacle::HalfDone(version).into());
+    }
+    let (said, version) = match error {
+        MigrateError::Execute(error) => (error, None),
+        MigrateError::ExecuteMigration(error, version) => (error, Some(version)),
+        MigrateError::VersionMissing(version) | MigrateError::VersionMismatch(version) => {
+            return Err(unknown_migration(conn, version).await?);
+        }
+        other => return Err(MigrationObstacle::Other(other).into()),
+    };
+    let Some(postgres) = said.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) else {
+        return Err(said.into());
+    };
+    match obstacle(conn, postgres, version).await? {
+        Some(obstacle) => Err(obstacle.into()),
+        None => Err(said.into()),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct ServerFacts {
@@ -55,7 +77,7 @@ pub enum SchemaState {
 /// # Errors
 /// The reason why a scheduler could not start on this database.
 pub async fn schema(conn: &mut PgConnection, server: &ServerFacts) -> Result<SchemaState, Error> {
-    if restores::under_way(conn).await? {
+    if backup_and_restore::under_way(conn).await? {
         return Err(Error::HalfRestored);
     }
     let DatabaseRole { role, database, schema, creates } = place(conn).await?;
@@ -154,6 +176,83 @@ async fn writes(conn: &mut PgConnection) -> Result<bool, Error> {
 async fn owns(conn: &mut PgConnection) -> Result<bool, Error> {
     let query = "select pg_has_role(relowner, 'usage') from pg_class where oid = to_regclass('_sqlx_migrations')";
     sqlx::query_scalar(query).one(conn).await
+}
+
+/// The database role of this connection, with its database and schema.
+struct DatabaseRole {
+    role: String,
+    database: String,
+    schema: String,
+    creates: bool,
+}
+
+async fn place(conn: &mut PgConnection) -> Result<DatabaseRole, Error> {
+    sqlx::query_as!(
+        DatabaseRole,
+        r#"
+        select quote_ident(current_user) as "role!", current_database()::text as "database!",
+               quote_ident(coalesce(current_schema()::text, 'public')) as "schema!",
+               coalesce(has_schema_privilege(current_schema(), 'create'), false) as "creates!"
+        "#
+    )
+    .one(conn)
+    .await
+}
+
+/// Determines the obstacle from Postgres' error; `None` if the error is not about the schema (for
+/// example, a full disk).
+async fn obstacle(
+    conn: &mut PgConnection,
+    refusal: &PgDatabaseError,
+    version: Option<i64>,
+) -> Result<Option<MigrationObstacle>, Error> {
+    let said = refusal.message().to_owned();
+    let first = MIGRATOR.iter().map(|migration| migration.version).min();
+    let DatabaseRole { role, database, schema, creates } = match refusal.code() {
+        // After an error of another class the connection may be broken, so nothing is read from the
+        // database.
+        code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
+        _ => return Ok(None),
+    };
+    Ok(match (refusal.code(), version) {
+        ("25006", _) => Some(MigrationObstacle::ReadOnly(database)),
+        ("42501" | "3F000", _) if !creates => Some(MigrationObstacle::NoCreate { role, schema, database }),
+        ("42501", _) => Some(MigrationObstacle::NotOwner { role, database, said }),
+        // Tables existed before Landfall's first migration, or the table of migrations was not made
+        // by sqlx.
+        (_, version) if version.is_none() || version == first => Some(MigrationObstacle::Foreign { database, said }),
+        (_, Some(version)) => Some(MigrationObstacle::Unfit { version, said }),
+        (_, None) => None,
+    })
+}
+
+/// Builds the error for a database with a migration that this program does not have, or has with
+/// other content.
+pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
+    let database = place(conn).await?.database;
+    // This query is not checked at compile time, because the table may be missing or belong to
+    // another program.
+    let ours: bool = sqlx::query_scalar(
+        "select exists (
+             select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'
+         )",
+    )
+    .one(conn)
+    .await?;
+    if !ours {
+        return Ok(MigrationObstacle::Foreign { database, said: format!("it has their migration {version}") }.into());
+    }
+    let newer = version > newest() && version < NUMBERED_BY_TIME;
+    Ok(if newer { Error::NewerSchema(version) } else { MigrationObstacle::OtherBuild { database, version }.into() })
+}
+
+/// The lowest migration number of builds before the first release, which numbered their migrations
+/// by time. The migration numbers of releases start at 1.
+pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
+
+/// The number of the newest migration in this program.
+pub fn newest() -> i64 {
+    MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
 #[cfg(test)]
