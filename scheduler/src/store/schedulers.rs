@@ -347,8 +347,8 @@ mod tests {
         assert!(listed.len() == 2 && listed.iter().all(|one| one.running), "{listed:?}");
     }
 
-    /// The lifetime of a scheduler's row. It is so long that a row expires only if the test makes it
-    /// expire.
+    /// The lifetime of a scheduler's row. It is so long that a row expires only if the test makes
+    /// it expire.
     const LIFE: Duration = Duration::from_secs(3600);
 
     async fn joined(pool: &PgPool) -> SchedulerId {
@@ -483,8 +483,8 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let mut served = 0;
         for number in 2..ROUNDS {
-            // Each leader of the role `reap` serves for a minute, and then no scheduler has the role
-            // for an hour.
+            // Each leader of the role `reap` serves for a minute, and then no scheduler has the
+            // role for an hour.
             fixtures::execute(
                 &mut conn,
                 "update sessions set expires_at = expires_at - interval '61 minutes',

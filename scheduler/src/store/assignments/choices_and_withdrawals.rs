@@ -25,8 +25,8 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,
-    /// Row number of the [stored](crate::store::batches::constraints_and_quotas::remember) set of excluded agents;
-    /// `None` if no agent was excluded.
+    /// Row number of the [stored](crate::store::batches::constraints_and_quotas::remember) set of
+    /// excluded agents; `None` if no agent was excluded.
     pub exclusions: Option<i64>,
 }
 
