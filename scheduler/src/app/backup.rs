@@ -4,8 +4,8 @@
 //! A backup contains a snapshot of the database, taken while schedulers run, and the secrets that
 //! belong to the database. The file is a tar (`backup/archive.rs`) of `manifest.json`, the secrets,
 //! `database.dump` (from `pg_dump --format=custom`) and `SHA256SUMS`. The file is written
-//! completely or not at all. `store::schema::backup_and_restore` handles agents that continued to work after
-//! the backup.
+//! completely or not at all. `store::schema::backup_and_restore` handles agents that continued to
+//! work after the backup.
 
 mod archive;
 mod backup_file;

@@ -201,7 +201,8 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     at("used").connect().await.unwrap().execute("create table theirs ()").await.unwrap();
     let told = refused(restore_into("used")).await;
     assert!(told.contains("the database is not empty"), "{told}");
-    // `backup_and_restore::begin` alone leaves the database in the same state as a restore that was killed.
+    // `backup_and_restore::begin` alone leaves the database in the same state as a restore that was
+    // killed.
     let mut cut = at("cut").connect().await.unwrap();
     backup_and_restore::begin(&mut cut).await.unwrap();
     let told = refused(restore_into("cut")).await;
