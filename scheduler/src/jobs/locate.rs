@@ -23,12 +23,10 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
-use crate::store::embeddings::outdated_placements::{self, OutdatedSite};
-use crate::store::embeddings::placements::{self, LocatedSite};
-use crate::store::sites::verdicts::SuspectedSite;
-use crate::store::sites::{geographic_positions, verdicts as stored_verdicts};
-use crate::store::tasks::measuring::{self, MeasuredSite};
-use crate::store::tasks::wait_causes;
+use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
+use crate::store::sites::positions_and_verdicts::{self, SuspectedSite};
+use crate::store::tasks::measuring_and_rounds::{self, MeasuredSite};
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::{agents, measurements};
 
 const SITES_PER_PASS: i64 = 500;
@@ -59,10 +57,13 @@ impl Locate {
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let Ok(probers) = fleet.probers() else { return Ok(()) };
         let max_age = self.scheduler.config.measure.site_max_age;
-        let heard =
-            measuring::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
+        let heard = measuring_and_rounds::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS)
+            .await
+            .context("find sites")?;
         if heard.is_empty() {
-            wait_causes::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
+            unmet_and_wait_causes::close(&mut tx, Stage::Locating, None)
+                .await
+                .context("say that no site waits for a map")?;
             return tx.commit().await.context("end reading");
         }
         let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
@@ -107,9 +108,9 @@ impl Locate {
         };
         let mut tx = self.scheduler.begin().await?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
-        stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        let moved = measuring::locate(&mut tx, &ended).await.context("send tasks on")?;
-        wait_causes::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
+        positions_and_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+        let moved = measuring_and_rounds::locate(&mut tx, &ended).await.context("send tasks on")?;
+        unmet_and_wait_causes::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)
     }
@@ -136,7 +137,7 @@ fn unmeasured(site: &MeasuredSite) -> Option<Unmeasured> {
 async fn relocate(scheduler: &Leader, judge: &Judge, embedding: &Arc<Embedding>, limit: i64) -> anyhow::Result<()> {
     let epoch = embedding.epoch();
     let mut tx = scheduler.begin().await?;
-    let outdated = outdated_placements::outdated(&mut tx, epoch, limit).await.context("find outdated placements")?;
+    let outdated = placements::outdated(&mut tx, epoch, limit).await.context("find outdated placements")?;
     if outdated.is_empty() {
         return Ok(());
     }
@@ -148,12 +149,12 @@ async fn relocate(scheduler: &Leader, judge: &Judge, embedding: &Arc<Embedding>,
     tx.commit().await.context("end reading")?;
     let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
     let mut tx = scheduler.begin().await?;
-    outdated_placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
+    placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
     placements::upsert(&mut tx, &located).await.context("store placements")?;
-    stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+    positions_and_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
     // Deletes the outdated placements that cannot be renewed, because otherwise every pass
     // would find them again.
-    outdated_placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
+    placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
     tx.commit().await.context("commit placements")?;
     if full {
         scheduler.wakes.locate.notify_one();
@@ -205,10 +206,10 @@ async fn look_up(scheduler: &Leader, sites: &[SiteId]) -> anyhow::Result<()> {
     // A separate transaction, which ends before tasks are locked, keeps the lock order: a
     // site's row must be locked before the site's tasks.
     let mut tx = scheduler.begin().await?;
-    let seen = geographic_positions::unlisted(&mut tx, sites).await.context("read where sites are seen")?;
+    let seen = positions_and_verdicts::unlisted(&mut tx, sites).await.context("read where sites are seen")?;
     let found: Vec<(SiteId, Position)> =
         seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
-    geographic_positions::looked_up(&mut tx, &found).await.context("store where sites are")?;
+    positions_and_verdicts::looked_up(&mut tx, &found).await.context("store where sites are")?;
     tx.commit().await.context("commit where sites are")
 }
 
@@ -305,8 +306,8 @@ mod tests {
     use crate::jobs::fixtures::{Agent, Trial, took};
     use crate::jobs::geoip::tests as geoip;
     use crate::store::measurements::orders::OrderTarget;
-    use crate::store::schedulers::terms::Role;
-    use crate::store::sites::geographic_positions::Source;
+    use crate::store::schedulers::Role;
+    use crate::store::sites::positions_and_verdicts::Source;
 
     use super::*;
 
@@ -337,7 +338,7 @@ mod tests {
         let (_, listed) = trial.task("b.cn").await;
         let (_, elsewhere) = trial.task("c.cn").await;
         let said = [("b.cn".parse().expect("a name"), place(1.0, 2.0))];
-        geographic_positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
+        positions_and_verdicts::listed(&mut *trial.conn().await, &said).await.expect("a list");
         trial.measure().await;
         for site in [known, listed, elsewhere] {
             trial.measured(site, &each(&trial.agents, Some(20))).await;
@@ -348,7 +349,7 @@ mod tests {
             .await;
         trial.locate().await;
         let sites = [known, listed, elsewhere];
-        let found = geographic_positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
+        let found = positions_and_verdicts::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
         let expected = [(known, (place(45.75, 126.5), Source::Geoip)), (listed, (place(1.0, 2.0), Source::List))];
         assert_eq!(found, expected.into());
     }

@@ -22,11 +22,10 @@ use crate::jobs::leadership::Leader;
 use crate::model::{AgentId, SessionId, SiteId, Stage, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
-use crate::store::measurements::mesh_orders::{self, MeshOrders, MeshPlan};
-use crate::store::measurements::site_orders::{self, AvailableProber, DueSite};
-use crate::store::measurements::{orders, quarantines, sharing};
-use crate::store::sites::origins_and_aliases;
-use crate::store::tasks::{measuring, wait_causes};
+use crate::store::measurements::orders::{self, AvailableProber, DueSite, MeshOrders, MeshPlan};
+use crate::store::measurements::{quarantines_and_contradictions, site_measurements};
+use crate::store::sites::names_and_origins;
+use crate::store::tasks::{measuring_and_rounds, unmet_and_wait_causes};
 
 /// The pause between two passes over the mesh, as a multiple of a pass's duration: `FOLLOWED` if
 /// due measurements wait for orders to end, otherwise `RESTED`. A pass looks at every pair of
@@ -70,7 +69,7 @@ impl Measure {
         let mut tx = scheduler.begin().await?;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let probers = fleet.probers();
-        wait_causes::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied())
+        unmet_and_wait_causes::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied())
             .await
             .context("say why tasks wait")?;
         tx.commit().await.context("commit why tasks wait")?;
@@ -88,7 +87,7 @@ async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
     let wakes = &scheduler.wakes;
     let mut tx = scheduler.begin().await?;
     let given_up = orders::give_up(&mut tx).await.context("give up orders")?;
-    sharing::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
+    site_measurements::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
     tx.commit().await.context("commit what was given up")?;
     if given_up > 0 {
         wakes.fit.notify_one();
@@ -134,7 +133,7 @@ async fn order_mesh(
     let plan = mesh_plan(&scheduler.config.measure);
     let began = Instant::now();
     let mut tx = scheduler.begin().await?;
-    let ordered = mesh_orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+    let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
     tx.commit().await.context("commit the mesh's orders")?;
     *pause =
         Some(MeshPause { fleet: version, ends: Instant::now() + pause_after(began.elapsed(), &ordered, plan.max_age) });
@@ -143,8 +142,9 @@ async fn order_mesh(
 
 async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    let begun = measuring::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
-    origins_and_aliases::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
+    let begun =
+        measuring_and_rounds::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+    names_and_origins::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
         // Stored measurements may already suffice to locate the tasks' sites.
@@ -157,13 +157,13 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
 async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
-    let mut open = site_orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
+    let mut open = orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
     open.retain(|_, held| *held < config.max_site_orders);
     let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
-    let due = site_orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
+    let due = orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
     let orders = spread(&due, open, config.max_site_orders);
     let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let ordered = site_orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
+    let ordered = orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
     tx.commit().await.context("commit the sites' orders")?;
     again_if_full(scheduler, u64::try_from(ordered.len()).unwrap_or(u64::MAX));
     Ok(ordered)
@@ -212,7 +212,8 @@ struct FleetVersion {
 impl Fleet {
     pub(super) async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
         let landmarks = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-        let quarantined = quarantines::open(conn).await?.into_iter().map(|held| held.agent).collect();
+        let quarantined =
+            quarantines_and_contradictions::open(conn).await?.into_iter().map(|held| held.agent).collect();
         Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
     }
 
@@ -271,7 +272,7 @@ mod tests {
     use crate::jobs::fixtures::{Trial, took};
     use crate::store::measurements;
     use crate::store::measurements::orders::OrderTarget;
-    use crate::store::schedulers::terms::Role;
+    use crate::store::schedulers::Role;
 
     use super::*;
 

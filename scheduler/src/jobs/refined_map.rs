@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier, trust};
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::assignments::past_crawls;
+use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::embeddings;
 use crate::store::measurements::{self, MeshMeasurement};
 use crate::strategy::learned_distances::LearnedCorrections;
@@ -78,7 +78,7 @@ impl MapCache {
         if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
             return Ok(Arc::clone(residuals));
         }
-        let residuals = past_crawls::residuals(conn).await.context("read what crawls taught")?;
+        let residuals = past_crawls_and_site_facts::residuals(conn).await.context("read what crawls taught")?;
         let mut sites: Vec<SiteId> =
             residuals.iter().filter(|residual| !residual.probed).map(|residual| residual.site).collect();
         sites.sort_unstable();

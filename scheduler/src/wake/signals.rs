@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::AgentId;
-use crate::store::schedulers::terms::Role;
+use crate::store::schedulers::Role;
 use crate::wake::database_watch::Database;
 use crate::wake::notifier::{self, Notifier, Signals};
 use crate::wake::task_roles::{Task, for_tasks};

@@ -20,8 +20,8 @@ use crate::app::exit::{self, Code, ended};
 use crate::app::own_postgres;
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::store;
+use crate::store::schema;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
-use crate::store::schema::{self};
 
 use super::archive::{self, EntrySpan};
 use super::manifest::{MANIFEST, Manifest};

@@ -21,7 +21,7 @@ use crate::config::LeaseConfig;
 use crate::grpc::auth;
 use crate::grpc::operator::convert::{count, duration, timestamp};
 use crate::model::AgentId;
-use crate::store::agents::enrolments::{self, RedeemResult};
+use crate::store::agents::issued_tokens::{self, RedeemResult};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, OpenedSession, Registration, SessionTerms};
 use crate::store::agents::{self, CredentialHolder};
@@ -227,7 +227,7 @@ fn beacon_url(text: &str) -> Result<String, Status> {
 pub(super) async fn enrol(scheduler: &Scheduler, token: &str) -> Result<v1::EnrolResponse, Status> {
     let mut tx = store::begin(&scheduler.pool).await?;
     let max_crashes = scheduler.config.lease.max_crashes;
-    let redeemed = enrolments::redeem(&mut tx, token, max_crashes).await?;
+    let redeemed = issued_tokens::redeem(&mut tx, token, max_crashes).await?;
     store::commit(tx).await?;
     let (agent, name) = (redeemed.agent, &redeemed.name);
     if redeemed.replaced {

@@ -18,8 +18,8 @@ use crate::model::{AgentId, SiteId};
 use crate::store;
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{self, FreeSlots, Grant};
-use crate::store::measurements::contradictions::{self, CrawlRtt};
-use crate::store::sites::origins_and_aliases;
+use crate::store::measurements::quarantines_and_contradictions::{self, CrawlRtt};
+use crate::store::sites::names_and_origins;
 
 /// Maximum number of rows in one transaction. The maximum is high enough to share the cost of the
 /// commit, and low enough for a transaction that takes only tens of milliseconds. A larger request
@@ -322,9 +322,9 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     // Origins are always locked in the same order, so that two transactions cannot deadlock.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
-    let unsettled = origins_and_aliases::unsettled(conn, &sites).await?;
+    let unsettled = names_and_origins::unsettled(conn, &sites).await?;
     for (site, origin) in settled.into_iter().filter(|(site, _)| unsettled.contains(site)) {
-        origins_and_aliases::settle(conn, site, origin).await?;
+        names_and_origins::settle(conn, site, origin).await?;
     }
     Ok(())
 }
@@ -335,7 +335,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), 
     }
     // Sites are always locked in the same order, so that two transactions cannot deadlock.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
-    for site in contradictions::note(conn, &crawls).await? {
+    for site in quarantines_and_contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");
     }
     Ok(())

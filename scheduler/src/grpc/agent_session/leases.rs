@@ -20,7 +20,7 @@ use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
 use crate::store::leases::preemptions::{self, PreemptionOrder};
 use crate::store::leases::{self, Grant};
 use crate::store::measurements::orders;
-use crate::store::schema::restores;
+use crate::store::schema::backup_and_restore;
 use crate::store::sites::addresses::{self, PermitRequest, PermitResult};
 use crate::strategy::explain;
 
@@ -108,7 +108,7 @@ impl Session {
         if asked.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(store::leases::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
+        Ok(store::leases::last_pages(&mut *self.connection().await?, &asked).await?)
     }
 }
 
@@ -175,8 +175,8 @@ impl Session {
             let refusal = match holder {
                 Some(_) => Refusal::ForeignLease,
                 None => {
-                    let floor = restores::floor(&mut tx).await?;
-                    restores::blame(token.get(), floor, Refusal::ForgedToken)
+                    let floor = backup_and_restore::floor(&mut tx).await?;
+                    backup_and_restore::blame(token.get(), floor, Refusal::ForgedToken)
                 }
             };
             let detail = format!("task {task}, token {token}: hands back {refusal}");

@@ -11,8 +11,8 @@ use crate::config::{ConfirmConfig, MeasureConfig};
 use crate::grpc::operator::convert::{duration, plain};
 use crate::model::OrderId;
 use crate::store;
-use crate::store::measurements::failures::Failure;
 use crate::store::measurements::orders::{Order, OrderTarget};
+use crate::store::measurements::results_and_failures::Failure;
 use crate::store::measurements::{self, Measured, MeasurementReport, ReportContent};
 
 /// Maximum age of a measurement that a prober reuses for another site.

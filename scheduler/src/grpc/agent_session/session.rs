@@ -30,7 +30,7 @@ use crate::status::DiskSpace;
 use crate::store::agents::CredentialHolder;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, MachineReport};
-use crate::store::assignments::loads::ReportedLoad;
+use crate::store::assignments::agents_and_loads::ReportedLoad;
 use crate::store::{self, leases};
 
 /// The state of one open session.
@@ -250,7 +250,7 @@ impl Session {
             return Err(Status::invalid_argument(detail));
         }
         let renewed = sessions::renew(&mut conn, self.session, lifetime, machine(&heartbeat)).await?;
-        store::assignments::loads::record(&mut conn, self.session, said(&heartbeat)).await?;
+        store::assignments::agents_and_loads::record(&mut conn, self.session, said(&heartbeat)).await?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
         }

@@ -12,14 +12,14 @@ use crate::Scheduler;
 use crate::model::constraints;
 use crate::model::geo::Position;
 use crate::store;
-use crate::store::agents::drains::{self, DrainError, DrainResult};
+use crate::store::agents::drain_remove_and_tag::{self, DrainError, DrainResult};
 use crate::store::agents::refusals::{self, Count};
-use crate::store::agents::sessions::{self, EndCause, NewestSession};
-use crate::store::agents::{self, Agent, enrolments, removal};
+use crate::store::agents::sessions::EndCause;
+use crate::store::agents::{self, Agent, NewestSession, issued_tokens};
 use crate::store::leases::{self, ActiveLease};
-use crate::store::measurements::failures::Failure;
-use crate::store::measurements::quarantines;
+use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::measurements::reach::{self, ReachDirection, ReachFilter};
+use crate::store::measurements::results_and_failures::Failure;
 use crate::store::names::Noun;
 use crate::store::reports::events::{self, Event, Filter};
 use crate::strategy::LoadLevel;
@@ -36,7 +36,7 @@ pub(super) async fn list(
     let asked = &request;
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
     let wanted = agents.into_iter().filter(|agent| is_asked_for(agent, asked, &places));
-    let open_enrolments = enrolments::open_tokens(&mut conn).await?;
+    let open_enrolments = issued_tokens::open_tokens(&mut conn).await?;
     let (agents, more) = first(wanted.map(Into::into).collect(), asked.limit);
     Ok(v1::ListAgentsResponse { agents, open_enrolments, more })
 }
@@ -48,7 +48,7 @@ pub(super) async fn show(
     let v1::ShowAgentRequest { name } = request;
     let mut conn = store::acquire(&scheduler.pool).await?;
     let agent = named::former_agent(&mut conn, &name).await?;
-    let session = sessions::newest(&mut conn, agent.id).await?;
+    let session = agents::newest_session(&mut conn, agent.id).await?;
     let held = leases::held(&mut conn, agent.id).await?;
     let refused = refusals::of_agent(&mut conn, agent.id).await?;
     let filter = Filter { agents: Some(vec![agent.id]), ..Filter::default() };
@@ -161,7 +161,7 @@ pub(super) async fn drain(
     v1::DrainAgentRequest { name }: v1::DrainAgentRequest,
 ) -> Result<v1::DrainAgentResponse, Status> {
     let mut tx = store::begin(&scheduler.pool).await?;
-    let drained = drains::drain(&mut tx, &name).await;
+    let drained = drain_remove_and_tag::drain(&mut tx, &name).await;
     let drained = known(&mut tx, drained).await?;
     store::commit(tx).await?;
     tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent is draining");
@@ -175,7 +175,7 @@ pub(super) async fn resume(
     v1::ResumeAgentRequest { name }: v1::ResumeAgentRequest,
 ) -> Result<v1::ResumeAgentResponse, Status> {
     let mut tx = store::begin(&scheduler.pool).await?;
-    let resumed = drains::resume(&mut tx, &name).await;
+    let resumed = drain_remove_and_tag::resume(&mut tx, &name).await;
     let resumed = known(&mut tx, resumed).await?;
     store::commit(tx).await?;
     tracing::info!(agent.name = name, resumed, "an agent is in service again");
@@ -189,7 +189,7 @@ pub(super) async fn remove(
     v1::RemoveAgentRequest { name, force }: v1::RemoveAgentRequest,
 ) -> Result<v1::RemoveAgentResponse, Status> {
     let mut tx = store::begin(&scheduler.pool).await?;
-    let removed = removal::remove(&mut tx, &name, force, scheduler.config.lease.max_crashes).await;
+    let removed = drain_remove_and_tag::remove(&mut tx, &name, force, scheduler.config.lease.max_crashes).await;
     let removed = known(&mut tx, removed).await?;
     store::commit(tx).await?;
     tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
@@ -207,7 +207,7 @@ pub(super) async fn trust(
 ) -> Result<v1::TrustAgentResponse, Status> {
     let mut conn = store::acquire(&scheduler.pool).await?;
     let agent = named::exact_agent(&mut conn, &name).await?;
-    let released = quarantines::release(&mut conn, agent).await?;
+    let released = quarantines_and_contradictions::release(&mut conn, agent).await?;
     scheduler.wakes.fit.notify_one();
     scheduler.wakes.measure.notify_one();
     Ok(v1::TrustAgentResponse { released })

@@ -19,10 +19,10 @@ use crate::model::{
     ServiceState, TaskState, UnmetCause, WaitCause, naming,
 };
 use crate::status::AttentionKind;
-use crate::store::agents::enrolments::State as EnrolmentState;
-use crate::store::measurements::failures::Cause;
+use crate::store::agents::issued_tokens::State as EnrolmentState;
 use crate::store::measurements::reach::Reachability;
-use crate::store::sites::geographic_positions::Source;
+use crate::store::measurements::results_and_failures::Cause;
+use crate::store::sites::positions_and_verdicts::Source;
 
 /// Maximum number of names in one message.
 pub(in crate::grpc) const MAX_CHUNK: usize = 10_000;

@@ -19,8 +19,7 @@ use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
-use crate::store::reports::accuracy::{self, AccuracyRow};
-use crate::store::reports::failures::{self, FailureRow};
+use crate::store::reports::accuracy_failures_agents::{self, AccuracyRow, FailureRow};
 use crate::store::reports::{self, AgentRow, Groups};
 use crate::strategy::LoadLevel;
 
@@ -91,7 +90,7 @@ impl ReportService for ReportDesk {
         let by = groups(&request.by, OF_CRAWLS)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
-        let rows = accuracy::accuracy(&mut conn, &wanted, by).await?;
+        let rows = accuracy_failures_agents::accuracy(&mut conn, &wanted, by).await?;
         let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::AccuracyResponse { rows, more }))
     }
@@ -102,7 +101,7 @@ impl ReportService for ReportDesk {
         let reasons = reasons(&request.reasons)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = crawls(&mut conn, request.sites.unwrap_or_default()).await?;
-        let rows = failures::failures(&mut conn, &wanted, &reasons, by).await?;
+        let rows = accuracy_failures_agents::failures(&mut conn, &wanted, &reasons, by).await?;
         let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::FailuresResponse { rows, more }))
     }

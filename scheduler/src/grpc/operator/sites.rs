@@ -19,13 +19,12 @@ use crate::model::site_name::SiteName;
 use crate::model::{AssignmentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, FormerAgent, SiteId};
 use crate::store;
 use crate::store::batches::cancel_and_retry::ChangeScope;
-use crate::store::batches::constraints;
+use crate::store::batches::constraints_and_quotas;
 use crate::store::measurements::orders::{self, OpenOrder};
-use crate::store::measurements::resolved_addresses::{self, ResolvedAddress};
+use crate::store::measurements::site_measurements::{self, ResolvedAddress};
 use crate::store::reports::explain::{self as records, Task, TaskChoice};
-use crate::store::sites::geographic_positions::{self, Source};
 use crate::store::sites::open_circuits::{self, CircuitFilter, OpenCircuit};
-use crate::store::sites::verdicts::{self, SuspectedSite};
+use crate::store::sites::positions_and_verdicts::{self, Source, SuspectedSite};
 use crate::store::sites::{self, Candidate, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain::{self, ExplainedWait, WaitDetail};
 
@@ -39,8 +38,8 @@ pub(super) async fn show(scheduler: &Scheduler, request: v1::ShowSiteRequest) ->
     let measurements = sites::measurements(&mut conn, &site).await?;
     let placement = sites::placement(&mut conn, &site).await?;
     let tasks = sites::tasks(&mut conn, &site).await?;
-    let verdict = verdicts::of_site(&mut conn, &site).await?;
-    let resolved_addresses = resolved_addresses::resolved_addresses(&mut conn, &site).await?;
+    let verdict = positions_and_verdicts::of_site(&mut conn, &site).await?;
+    let resolved_addresses = site_measurements::resolved_addresses(&mut conn, &site).await?;
     let circuit_open = open_circuits::of_site(&mut conn, site.id).await?;
     let position = position_of(&mut conn, &site).await?;
     let awaited = orders::awaited(&mut conn, &site).await?;
@@ -61,7 +60,7 @@ pub(super) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
 /// The position of a site or, for an alias, of the site to which the alias points.
 async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
     let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
-    Ok(geographic_positions::of_sites(conn, &[site]).await?.remove(&site))
+    Ok(positions_and_verdicts::of_sites(conn, &[site]).await?.remove(&site))
 }
 
 /// The message with all stored facts about a site.
@@ -192,7 +191,7 @@ pub(super) async fn explain(scheduler: &Scheduler, request: v1::ExplainRequest) 
     }
     let choices = records::choices(&mut conn, &tasks, at).await?;
     let batches: Vec<BatchId> = tasks.iter().map(|task| task.batch).collect();
-    let asked = constraints::of_batches(&mut conn, &batches).await?;
+    let asked = constraints_and_quotas::of_batches(&mut conn, &batches).await?;
     let position = position_of(&mut conn, &site).await?;
     Ok(v1::ExplainResponse {
         site_id: site.id.get(),

@@ -21,7 +21,7 @@ use crate::store::agents;
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::waiting_tasks::{self, QueuedTask};
 use crate::store::assignments::{self, Assignment};
-use crate::store::measurements::quarantines;
+use crate::store::measurements::quarantines_and_contradictions;
 use crate::strategy::rebalance::{self, MovableTask, TaskMove};
 use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
@@ -110,7 +110,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let unknown =
         waiting.iter().zip(&newcomers).filter(|(task, new)| task.former.strategy.needs_distance() && !new.is_empty());
     let sites: Vec<SiteId> = unknown.map(|(task, _)| task.site).take(PREDICTED).collect();
-    let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+    let alarm = quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     tx.commit().await.context("end looking")?;
     let known = if sites.is_empty() || alarm.is_some() {

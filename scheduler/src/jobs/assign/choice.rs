@@ -19,11 +19,11 @@ use crate::jobs::assign::plan_windows::Planner;
 use crate::jobs::leadership::Leader;
 use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, SiteId, Stage, Strategy, TaskId, seed};
-use crate::store::assignments::available_agents::{self, AvailableAgent};
-use crate::store::assignments::{self, Assignment, Pool, WaitingTask, site_facts};
-use crate::store::measurements::quarantines;
+use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
+use crate::store::assignments::{self, Assignment, Pool, WaitingTask, past_crawls_and_site_facts};
+use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
-use crate::store::tasks::wait_causes;
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::strategy::candidate_and_site::SiteFacts;
 use crate::strategy::{self, Candidate, Choice, distance_strategies};
 
@@ -76,8 +76,8 @@ impl Assign {
     /// Returns whether any agent can get work, and stores the cause if none can.
     async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let nobody = wait_causes::nobody(&mut tx).await.context("look who takes work")?;
-        wait_causes::close(&mut tx, Stage::Choosing, nobody).await.context("say why tasks wait")?;
+        let nobody = unmet_and_wait_causes::nobody(&mut tx).await.context("look who takes work")?;
+        unmet_and_wait_causes::close(&mut tx, Stage::Choosing, nobody).await.context("say why tasks wait")?;
         tx.commit().await.context("commit why tasks wait")?;
         Ok(nobody.is_none())
     }
@@ -110,7 +110,7 @@ async fn choose_some(scheduler: &Leader, map: Option<Arc<CurrentMap>>, limit: i6
     if waiting.is_empty() {
         return Ok(false);
     }
-    let mut agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let mut agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         return Ok(false);
     }
@@ -122,9 +122,10 @@ async fn choose_some(scheduler: &Leader, map: Option<Arc<CurrentMap>>, limit: i6
     let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
     let known = Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?;
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let facts = site_facts::of_tasks(&mut tx, &tasks).await.context("read what is known of the sites")?;
+    let facts =
+        past_crawls_and_site_facts::of_tasks(&mut tx, &tasks).await.context("read what is known of the sites")?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+    let alarm = quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?;
     let mut chosen = BTreeSet::new();
     let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
     let (mut unsure, mut made) = (Vec::new(), Vec::new());

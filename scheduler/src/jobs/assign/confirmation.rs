@@ -27,9 +27,9 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::measure::{order_lifetime, spread};
 use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy};
-use crate::store::assignments::{WaitingTask, available_agents};
-use crate::store::batches::constraints;
-use crate::store::measurements::{quarantines, site_orders};
+use crate::store::assignments::{WaitingTask, agents_and_loads};
+use crate::store::batches::constraints_and_quotas;
+use crate::store::measurements::{orders, quarantines_and_contradictions};
 use crate::store::tasks::confirmations::{self, ConfirmationAttempt, ConfirmationRequest, ConfirmationState};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
@@ -72,13 +72,13 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
         }
         return Ok(0);
     }
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         return Ok(0);
     }
     let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
-    let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
-    let constrained = constraints::to_be_confirmed(&mut tx, &sites).await;
+    let quarantined = quarantines_and_contradictions::open(&mut tx).await.context("read the quarantines")?;
+    let constrained = constraints_and_quotas::to_be_confirmed(&mut tx, &sites).await;
     let constrained = constrained.context("read which batches ask something of their agents")?;
     let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
     tx.commit().await.context("end reading")?;
@@ -110,7 +110,7 @@ async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     if confirmers.is_empty() {
         return Ok(Vec::new());
     }
-    let open = site_orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
+    let open = orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
     let orders = spread(&askable, open, config.max_site_orders);
     let asked = confirmations::ask(&mut tx, &orders, lifetime(scheduler)).await.context("ask confirmers")?;
     tx.commit().await.context("commit what confirmers are asked")?;
@@ -336,7 +336,9 @@ mod tests {
         }
 
         async fn quarantine(&self, agent: AgentId) {
-            let new = quarantines::hold(&mut *self.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
+            let new =
+                quarantines_and_contradictions::hold(&mut *self.trial.conn().await, agent, Kind::Asymmetry, "it lies")
+                    .await;
             assert!(new.expect("quarantine"));
         }
     }

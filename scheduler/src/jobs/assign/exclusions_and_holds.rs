@@ -18,11 +18,11 @@ use crate::jobs::leadership::Leader;
 use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
 use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::assignments::{self, UnassignScope, WaitingTask, available_agents};
-use crate::store::batches::{constraints, quotas};
+use crate::store::assignments::{self, UnassignScope, WaitingTask, agents_and_loads};
+use crate::store::batches::constraints_and_quotas;
 use crate::store::sites::{addresses, open_circuits};
 use crate::store::tasks::holds::{self, HoldFilter};
-use crate::store::tasks::unmet;
+use crate::store::tasks::unmet_and_wait_causes;
 use crate::strategy::explain;
 
 #[derive(Debug)]
@@ -47,7 +47,8 @@ impl Admission {
     ) -> anyhow::Result<Self> {
         let batches: BTreeSet<BatchId> = batches.into_iter().collect();
         let batches: Vec<BatchId> = batches.into_iter().collect();
-        let asked = constraints::of_batches(conn, &batches).await.context("read the batches' constraints")?;
+        let asked =
+            constraints_and_quotas::of_batches(conn, &batches).await.context("read the batches' constraints")?;
         let mut read = Self {
             constraints: asked,
             fleet: BTreeMap::new(),
@@ -59,12 +60,13 @@ impl Admission {
         if read.constraints.is_empty() {
             return Ok(read);
         }
-        read.fleet = constraints::traits(conn).await.context("read what constraints look at in agents")?;
+        read.fleet = constraints_and_quotas::traits(conn).await.context("read what constraints look at in agents")?;
         let limited = |(batch, asked): (&BatchId, &Constraints)| asked.bytes_per_day.map(|_| *batch);
         let limited: Vec<BatchId> = read.constraints.iter().filter_map(limited).collect();
         if !limited.is_empty() {
-            (read.spending, read.expected) =
-                quotas::spending(conn, &limited).await.context("read what was fetched for the batches")?;
+            (read.spending, read.expected) = constraints_and_quotas::spending(conn, &limited)
+                .await
+                .context("read what was fetched for the batches")?;
         }
         for (batch, asked) in &read.constraints {
             let refused = |(agent, traits): (&AgentId, &AgentTraits)| {
@@ -124,7 +126,7 @@ impl Admission {
         if let Some(stored) = self.stored.get(&batch) {
             return Ok(Some(*stored));
         }
-        let stored = constraints::remember(conn, batch, excluded).await.context("store who is excluded")?;
+        let stored = constraints_and_quotas::remember(conn, batch, excluded).await.context("store who is excluded")?;
         self.stored.insert(batch, stored);
         Ok(Some(stored))
     }
@@ -185,8 +187,12 @@ impl Admission {
     ) -> anyhow::Result<()> {
         for (batch, tasks) in tasks {
             match self.fate(*batch) {
-                Some(Fate::Fail(reason)) => unmet::fail(conn, tasks, &reason).await.context("fail tasks")?,
-                Some(Fate::Wait(why)) => unmet::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?,
+                Some(Fate::Fail(reason)) => {
+                    unmet_and_wait_causes::fail(conn, tasks, &reason).await.context("fail tasks")?
+                }
+                Some(Fate::Wait(why)) => {
+                    unmet_and_wait_causes::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?
+                }
                 None => {}
             }
         }
@@ -198,18 +204,18 @@ impl Admission {
 /// as unmet still wait.
 pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
+    let batches = unmet_and_wait_causes::batches(&mut tx).await.context("find batches with unmet tasks")?;
     if batches.is_empty() {
         return Ok(());
     }
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
     let mut any = false;
     for batch in batches {
         let there = agents.iter().map(|available| available.agent);
         let room = admission.room(batch, there, limit.unsigned_abs());
         if room > 0 {
-            let released = unmet::release(&mut tx, batch, None, room.cast_signed()).await;
+            let released = unmet_and_wait_causes::release(&mut tx, batch, None, room.cast_signed()).await;
             let released = released.context("release unmet tasks")?;
             tracing::debug!(batch.id = %batch, released, "agents meet the constraints of unmet tasks");
             any |= released > 0;
@@ -217,10 +223,12 @@ pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Res
         }
         match admission.fate(batch).filter(|_| !agents.is_empty()) {
             Some(Fate::Fail(reason)) => {
-                unmet::release(&mut tx, batch, Some(&reason), limit).await.context("fail unmet tasks")?;
+                unmet_and_wait_causes::release(&mut tx, batch, Some(&reason), limit)
+                    .await
+                    .context("fail unmet tasks")?;
             }
             Some(Fate::Wait(why)) => {
-                unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
+                unmet_and_wait_causes::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
             }
             None => {}
         }
@@ -236,7 +244,7 @@ pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Res
 /// number of withdrawn tasks.
 pub(super) async fn withdraw_excluded(scheduler: &Leader, limit: i64) -> anyhow::Result<u64> {
     let mut tx = scheduler.begin().await?;
-    let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
+    let batches = unmet_and_wait_causes::assigned(&mut tx).await.context("find batches with constraints")?;
     if batches.is_empty() {
         return Ok(0);
     }
@@ -284,8 +292,7 @@ pub(super) async fn hold_ahead(
     cap: u32,
 ) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held =
-        addresses::hold_before_lease::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    let held = addresses::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
     Ok(without(waiting, &held))
 }
 
@@ -324,7 +331,7 @@ mod tests {
     use crate::jobs::fixtures::Trial;
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{CrawlEnding, LeaseToken, SiteId, WaitCause};
-    use crate::store::agents::drains;
+    use crate::store::agents::drain_remove_and_tag;
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::fixtures;
     use crate::store::leases::outcomes::OutcomeReport;
@@ -335,7 +342,7 @@ mod tests {
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
         let batch = trial.batch(name, "gnp-top3").await;
         let asked = asked.checked().expect("constraints");
-        constraints::settle(&mut *trial.conn().await, batch, &asked).await.expect("settle");
+        constraints_and_quotas::settle(&mut *trial.conn().await, batch, &asked).await.expect("settle");
         batch
     }
 
@@ -425,11 +432,11 @@ mod tests {
         let batch =
             batch(&trial, "b", ConstraintsRequest { unmet: Some(UnmetAction::Fail), ..tagged(&["fast"]) }).await;
         let task = trial.located(batch, "a.cn").await;
-        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         trial.assign().await;
         let reason = "the 1 agent that meets the constraints takes no work now: see `landfall agents list`";
         assert_eq!(waits_for(&trial, task).await, reason);
-        drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
+        drain_remove_and_tag::resume(&mut *trial.conn().await, "a0").await.expect("resume");
         trial.assign().await;
         assert_eq!(trial.at(task).await, Some(0));
         // The agent loses its tag. Now no agent has the tag, so the waiting tasks fail.
@@ -548,7 +555,7 @@ mod tests {
         }
         assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
         // If an agent leaves, the next candidate is an admitted agent.
-        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         trial.assign().await;
         assert_eq!(count("a2 b").await, 0);
         assert_eq!(count("a1 b").await, 8);

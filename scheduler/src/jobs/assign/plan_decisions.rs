@@ -15,11 +15,11 @@ use crate::jobs::assign::distances::Known;
 use crate::jobs::assign::exclusions_and_holds::Admission;
 use crate::jobs::refined_map::{CurrentMap, MapCache};
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, Rtt, SiteId, Strategy, TaskId, seed};
-use crate::store::assignments::available_agents::AvailableAgent;
-use crate::store::assignments::loads::{self, AgentCrawl};
-use crate::store::assignments::{self, Assignment, WaitingTask, past_crawls, site_facts};
+use crate::store::assignments::agents_and_loads::AvailableAgent;
+use crate::store::assignments::agents_and_loads::{self, AgentCrawl};
+use crate::store::assignments::{self, Assignment, WaitingTask, past_crawls_and_site_facts};
 use crate::store::leases::preemptions::{self, PreemptedLease};
-use crate::store::measurements::quarantines;
+use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::candidate_and_site::LISTED;
@@ -73,10 +73,11 @@ impl PlanInput {
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
         let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
         let known = Known::read(conn, maps, &sites, &agents, map).await?;
-        let facts = site_facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
-        let crawls = past_crawls::crawls(conn, &ids).await.context("read the agents' crawls")?;
-        let held = loads::held(conn).await.context("read what the agents hold")?;
-        let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
+        let facts =
+            past_crawls_and_site_facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
+        let crawls = past_crawls_and_site_facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
+        let held = agents_and_loads::held(conn).await.context("read what the agents hold")?;
+        let alarm = quarantines_and_contradictions::alarm(conn).await.context("read the alarm")?;
         let preempted = preemptions::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
         let confirmable = waiting.iter().map(|task| {
             let asked = preempted.contains_key(&task.task) || confirmation_states.contains_key(&task.site);
@@ -278,8 +279,7 @@ impl PlanInput {
         locked: &HashSet<TaskId>,
     ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
-        let held =
-            addresses::hold_before_lease::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+        let held = addresses::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
         for DecidedTask { job, choice, takes, explores } in
             decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))

@@ -21,7 +21,7 @@ use crate::jobs::assign::preempt;
 use crate::jobs::leadership::Leader;
 use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::assignments::{self, Pool, available_agents};
+use crate::store::assignments::{self, Pool, agents_and_loads};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::plan;
 
@@ -139,7 +139,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         seen.idles = !seen.decided;
         return Ok(false);
     }
-    let agents = available_agents::available(&mut tx).await.context("read available agents")?;
+    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         return Ok(false);
     }

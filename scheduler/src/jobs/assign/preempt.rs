@@ -20,7 +20,7 @@ use crate::store::agents;
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::leases::preemptions;
-use crate::store::measurements::quarantines;
+use crate::store::measurements::quarantines_and_contradictions;
 use crate::strategy::candidate_and_site::SiteFacts;
 use crate::strategy::preemption::{self, UnderWay};
 use crate::strategy::{speeds, usual_size, with_speeds};
@@ -51,7 +51,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let crawls = preemptions::under_way(&mut tx, preemption::LEAST_UNDER_WAY, LOOKED_AT).await;
     let crawls = crawls.context("read crawls under way")?;
-    if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
+    if crawls.is_empty() || quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?.is_some() {
         return Ok(());
     }
     let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;

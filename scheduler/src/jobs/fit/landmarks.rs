@@ -21,10 +21,11 @@ use crate::gnp::{self, ELECTION_SEED, Embedding, FEWEST_LANDMARKS, Mesh, Nominee
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::AgentId;
+use crate::store::Error;
 use crate::store::agents::{self, Agent};
-use crate::store::embeddings::{self, landmarks, lost_landmarks};
-use crate::store::measurements::{self, MeshMeasurement, quarantines};
-use crate::store::{Error, settings};
+use crate::store::embeddings::{self, landmarks};
+use crate::store::measurements::{self, MeshMeasurement, quarantines_and_contradictions};
+use crate::store::settings;
 
 /// A landmark is fitted only if its round trips with at least this many other landmarks are known.
 const FEWEST_PARTNERS: usize = 2;
@@ -68,7 +69,7 @@ impl MeshState {
         let landmark_gaps = !measurements::mesh_gaps(conn, &connected_candidates, &beacons, 1).await?.is_empty();
         let agent_gaps = !measurements::mesh_gaps(conn, &connected, &beacons, 1).await?.is_empty();
         let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
-        let alarmed = quarantines::alarm(conn).await?.is_some();
+        let alarmed = quarantines_and_contradictions::alarm(conn).await?.is_some();
         let chosen = !fleet.landmarks.is_empty();
         Ok(Self { landmarks, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
@@ -147,11 +148,11 @@ struct Replacement {
 /// is no longer lost.
 async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, Error> {
     // Usually no landmark is lost, and then this check avoids the lock.
-    if lost_landmarks::longest_absent(conn, after).await?.is_none() {
+    if landmarks::longest_absent(conn, after).await?.is_none() {
         return Ok(None);
     }
     settings::lock(conn).await?;
-    let Some(lost) = lost_landmarks::longest_absent(conn, after).await? else { return Ok(None) };
+    let Some(lost) = landmarks::longest_absent(conn, after).await? else { return Ok(None) };
     let agents = agents::list(conn).await?;
     let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
@@ -169,7 +170,7 @@ async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option
     if let Some(elected) = &elected {
         let minutes = lost.away_for.as_secs() / 60;
         let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
-        lost_landmarks::replace(conn, lost.agent, elected.agent, &reason).await?;
+        landmarks::replace_lost(conn, lost.agent, elected.agent, &reason).await?;
     }
     let elected = elected.and_then(|elected| name(elected.agent));
     Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))

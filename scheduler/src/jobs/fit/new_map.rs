@@ -15,10 +15,11 @@ use crate::jobs::fit::trust;
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::{AgentId, EmbeddingEpoch};
+use crate::store::Error;
 use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
 use crate::store::measurements::reach::{self, ReachFailure};
 use crate::store::measurements::{self, MeshMeasurement};
-use crate::store::{Error, settings};
+use crate::store::settings;
 use crate::strategy::explain;
 
 /// Maximum time that a fit waits for missing measurements of landmarks' beacons. The time is long
@@ -392,7 +393,7 @@ mod tests {
     use crate::gnp::Placement;
     use crate::jobs::fixtures::Trial;
     use crate::model::Rtt;
-    use crate::store::schedulers::terms::Role;
+    use crate::store::schedulers::Role;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use sqlx::PgConnection;
 
 use crate::gnp::Nominee;
 use crate::model::geo::Position;
-use crate::model::service::{ServiceFacts, ServiceState};
 use crate::model::{AgentId, Incarnation, SessionId, words};
+use crate::model::{ServiceFacts, ServiceState};
 use crate::store::agents::refusals::Refusal;
 use crate::store::agents::sessions::EndCause;
 use crate::store::assignments::agents_and_loads::ReportedLoad;

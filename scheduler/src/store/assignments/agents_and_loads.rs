@@ -12,7 +12,7 @@ use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, position};
 use crate::strategy::AgentLocation;
-use crate::strategy::load::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
+use crate::strategy::load_and_pace::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
 
 #[derive(Debug, Clone, Copy)]
 pub struct AvailableAgent {

@@ -10,11 +10,11 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::rows_and_errors::Rows;
 use crate::store::types::Interval;
 use crate::store::{Error, position};
-use crate::strategy::learned::{
-    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, CrawlResidual, MOST_RESIDUALS_OF_AN_AGENT, Prefix, RESIDUALS,
-    weight,
+use crate::strategy::candidate_and_site::SiteFacts;
+use crate::strategy::learned_distances::{
+    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, MOST_RESIDUALS_OF_AN_AGENT, RESIDUALS,
 };
-use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::similar_sites::{CrawlResidual, Prefix, weight};
 use crate::strategy::{Crawl, Work, crawl_weight};
 
 /// The newest crawls of each of these agents, newest first: what each crawl fetched, its round trip

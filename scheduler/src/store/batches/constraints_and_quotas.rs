@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::model::constraints::{AgentTraits, Constraints, ConstraintsRequest, Exclusion};
-use crate::model::quota::QuotaUse;
+use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, SiteId, TaskId};
 use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};

@@ -20,7 +20,7 @@ use crate::model::{AgentId, Rtt, SiteId, TaskId};
 use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
-use crate::strategy::learned::contradiction::{ENOUGH, PAUSE, weigh};
+use crate::strategy::learned_distances::{ENOUGH, PAUSE, weigh};
 
 /// An open quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! An agent requests a permit for the address of a leased site before it sends any request there.
 //! The number of active leases with a permit for one address is limited, counted over all agents.
 //! The limit grows with the number of known sites at the address, up to a cap
-//! (`model::address_budget`). Each crawl limits its own request rate, so the rate at an address is
+//! (`model::quota_and_address_budget`). Each crawl limits its own request rate, so the rate at an address is
 //! at most this limit times the rate of one crawl. If an address is already at its limit, a further
 //! lease gets no permit and ends, and its task is held (`crate::store::tasks::holds`). When a crawl
 //! at the address ends, the task that has been held longest is admitted. If an earlier crawl found
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
-use crate::model::address_budget::{most_counted, permitted_crawls, shared_network};
+use crate::model::quota_and_address_budget::{most_counted, permitted_crawls, shared_network};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use crate::store::Error;
 use crate::store::leases::{self, Ending};

@@ -15,7 +15,7 @@ use crate::model::stats::count;
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
 use crate::store::agents::{self, AgentPlace, AgentPosition};
-use crate::store::reports::map::{self, PlacedSite};
+use crate::store::reports::capacity_and_map::{self, PlacedSite};
 use crate::store::{self, embeddings};
 use crate::web::Web;
 use crate::web::page_layout::{self, Page, PageError, float, section};
@@ -199,7 +199,7 @@ pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, Page
     };
     let wanted = MARKS.saturating_sub(embedding.agents().len()).max(LEAST_SITES);
     let (sites, placed_sites) =
-        map::sites(&mut tx, embedding.epoch(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
+        capacity_and_map::placed_sites(&mut tx, embedding.epoch(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
     let dimensions = embedding.dimensions();
     let sites: Vec<PlacedSite> = sites.into_iter().filter(|site| site.coordinate.len() > dimensions).collect();
     let places =

@@ -15,7 +15,7 @@ use crate::cli::output::{View, bytes_cell, number};
 use crate::cli::status::{fleet_line, landmarks_line, map_line, scheduler_line};
 use crate::machine::clock::now;
 use crate::plot::{Axis, Curve, lines};
-use crate::store::reports::minutes::{CrawledStretch, crawled};
+use crate::store::reports::throughput::{CrawledStretch, crawled};
 use crate::store::{self, batches};
 use crate::web::Web;
 use crate::web::page_layout::{self, Page, PageError, float, section, table};

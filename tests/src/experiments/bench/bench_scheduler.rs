@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use landfall_scheduler::app::client_file::ClientFile;
 use landfall_scheduler::store;
-use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
+use landfall_scheduler::store::agents::issued_tokens;
+use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tokio::process::Command;
 
@@ -121,8 +122,8 @@ async fn seed_agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>>
             replaces: false,
         };
         let mut tx = pool.begin().await.context("begin")?;
-        let enrolment = enrolments::create(&mut tx, &[wanted]).await.context("make an enrolment")?.remove(0);
-        let redeemed = enrolments::redeem(&mut tx, enrolment.token.reveal(), 5).await.context("redeem it")?;
+        let enrolment = new_enrolments::create(&mut tx, &[wanted]).await.context("make an enrolment")?.remove(0);
+        let redeemed = issued_tokens::redeem(&mut tx, enrolment.token.reveal(), 5).await.context("redeem it")?;
         tx.commit().await.context("commit")?;
         credentials.push(redeemed.credential);
     }

@@ -18,8 +18,8 @@ use crate::grpc::operator::named;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::{BatchId, PolicyRequest};
 use crate::store;
-use crate::store::batches::end_reasons::{self, EndReason};
-use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, constraints};
+use crate::store::batches::list_and_progress::{self, EndReason};
+use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, constraints_and_quotas};
 use crate::strategy::explain;
 use crate::throughput::Estimate;
 
@@ -46,13 +46,13 @@ pub(in crate::grpc::operator) async fn show(
     let Scheduler { pool, estimates, .. } = scheduler;
     let estimate = estimates.left(pool, batch.id, &progress, SHOW_PATIENCE).await;
     let progress = progress_message(&batch.name, &progress, estimate);
-    let endings = end_reasons::endings(&mut conn, batch.id).await?;
+    let endings = list_and_progress::endings(&mut conn, batch.id).await?;
     let asked = constraints_of(&mut conn, batch.id).await?;
     Ok(shown(batch, asked, progress, endings))
 }
 
 pub(super) async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
-    Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+    Ok(constraints_and_quotas::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
 }
 
 impl TryFrom<&v1::ListBatchesRequest> for BatchFilter {

@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use crate::grpc::operator::convert::duration;
 use crate::model::BatchId;
+use crate::store;
+use crate::store::Error;
 use crate::store::batches::Progress;
 use crate::store::reports::remaining_time;
-use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
 /// The pause after an estimate, as a multiple of the time taken to compute it. With this pause, at
