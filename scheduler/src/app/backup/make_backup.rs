@@ -1,5 +1,5 @@
-//! Makes a backup: takes a snapshot of the database while schedulers run, and writes it with the
-//! secrets into a file.
+//! Makes a backup: opens the operator's own database or the private Postgres, takes a snapshot
+//! while schedulers run, and writes it with the secrets into a file.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,21 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, Utc};
 use indicatif::ProgressBar;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
-use super::archive;
-use super::backup_file::{fill, temporary, write};
-use super::manifest::{self, Manifest};
-use super::pg_dump::{self, DUMP, Libpq, ensure_schema};
-use super::secrets::Secrets;
-use super::source_database::SourceDatabase;
+use super::backup_file::{self, Manifest, fill, temporary, write};
+use super::dump_and_secrets::{self, DUMP, Libpq, Secrets, ensure_schema};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended, usage};
-use crate::app::postgres::{Tool, tool};
+use crate::app::own_postgres;
+use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::store;
 use crate::store::schema::{self, backup_and_restore};
 
@@ -121,7 +118,7 @@ async fn make(
         );
     }
     let manifest = Manifest {
-        format: manifest::FORMAT,
+        format: backup_file::FORMAT,
         landfall: env!("CARGO_PKG_VERSION").to_owned(),
         made_at: snapshot.at,
         schema: snapshot.schema,
@@ -136,9 +133,9 @@ async fn make(
     };
     let (wanted, libpq) = (wanted.clone(), Libpq::of(options));
     let written = tokio::task::spawn_blocking(move || {
-        let dump = |archive: &mut archive::Writer<&File>| {
+        let dump = |archive: &mut backup_file::Writer<&File>| {
             let take = |output: &mut ChildStdout| archive.add_stream(DUMP, &mut wanted.progress.wrap_read(output));
-            pg_dump::dump(&pg_dump, &libpq, &snapshot.name, take)
+            dump_and_secrets::dump(&pg_dump, &libpq, &snapshot.name, take)
         };
         let length = write(&wanted.file, wanted.force, |out| fill(out, &manifest, &secrets, dump))?;
         Ok::<_, anyhow::Error>((manifest, length))
@@ -162,4 +159,42 @@ async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     );
     ensure_schema(place.schema.as_deref())?;
     tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)
+}
+
+/// The database of a scheduler, whether the scheduler is running or not.
+struct SourceDatabase {
+    options: PgConnectOptions,
+    /// The private server, if this process had to start it because no scheduler is running.
+    started: Option<(PrivatePostgres, DataDir)>,
+}
+
+impl SourceDatabase {
+    async fn of(data_dir: &Path, url: Option<&str>) -> anyhow::Result<Self> {
+        if let Some(url) = url {
+            let options = own_postgres::database_options(url)?;
+            own_postgres::reach(&options).await?;
+            return Ok(Self { options, started: None });
+        }
+        if !PrivatePostgres::cluster(data_dir).exists() {
+            bail!(
+                "{} contains no private Postgres: name a scheduler's data directory with --data-dir, or its database \
+                 with --database-url",
+                data_dir.display()
+            );
+        }
+        if let Some(options) = PrivatePostgres::running(data_dir)? {
+            own_postgres::reach(&options).await?;
+            return Ok(Self { options, started: None });
+        }
+        let locked = DataDir::lock(data_dir)?;
+        let postgres = PrivatePostgres::start(locked.path()).await?;
+        Ok(Self { options: postgres.options(), started: Some((postgres, locked)) })
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        match self.started {
+            Some((postgres, _locked)) => postgres.stop().await,
+            None => Ok(()),
+        }
+    }
 }

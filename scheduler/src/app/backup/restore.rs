@@ -15,6 +15,8 @@ use indicatif::ProgressBar;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
+use super::backup_file::{self, EntrySpan, MANIFEST, Manifest};
+use super::dump_and_secrets::{self, DUMP, Libpq, Secrets};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended};
 use crate::app::own_postgres;
@@ -22,11 +24,6 @@ use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::store;
 use crate::store::schema;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
-
-use super::archive::{self, EntrySpan};
-use super::manifest::{MANIFEST, Manifest};
-use super::pg_dump::{self, DUMP, Libpq};
-use super::secrets::Secrets;
 
 #[derive(Debug, Clone)]
 pub struct Restore {
@@ -109,7 +106,7 @@ impl Source {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::open(path).context("open it")?;
         // The manifest is read first. If its format is not known, nothing else is read.
-        let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
+        let manifest = Manifest::read(&backup_file::first(&mut file, MANIFEST)?)?;
         let newest = schema::newest();
         ensure!(
             manifest.schema < schema::NUMBERED_BY_TIME,
@@ -125,14 +122,14 @@ impl Source {
             manifest.landfall,
             env!("CARGO_PKG_VERSION")
         );
-        let spans = archive::check(&mut file)?;
+        let spans = backup_file::check(&mut file)?;
         ensure!(spans.contains_key(DUMP), "it is damaged: it contains no {DUMP}");
         Ok(Self { file, manifest, spans })
     }
 
     fn secrets(&mut self) -> anyhow::Result<Secrets> {
         let Self { file, spans, .. } = self;
-        Secrets::collect(|name| spans.get(name).map(|span| archive::small(file, *span)).transpose())
+        Secrets::collect(|name| spans.get(name).map(|span| backup_file::small(file, *span)).transpose())
     }
 
     fn dump(&mut self) -> anyhow::Result<Take<File>> {
@@ -229,7 +226,7 @@ impl RestoreInput {
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
         let place = backup_and_restore::look(conn).await?;
         ensure!(place.empty, "the database is not empty: restore into an empty one");
-        pg_dump::ensure_schema(place.schema.as_deref())?;
+        dump_and_secrets::ensure_schema(place.schema.as_deref())?;
         let (server, needed) = (place.postgres, self.manifest.postgres);
         ensure!(
             u32::try_from(server).is_ok_and(|server| server >= needed),
@@ -248,7 +245,7 @@ impl RestoreInput {
             let dump = work.source.dump()?;
             work.progress.set_length(dump.limit());
             let mut dump = work.progress.wrap_read(dump);
-            pg_dump::restore(&work.pg_restore, &libpq, &mut dump)?;
+            dump_and_secrets::restore(&work.pg_restore, &libpq, &mut dump)?;
             Ok::<_, anyhow::Error>(work)
         });
         let work = loading.await.context("restore the database")??;

@@ -7,9 +7,8 @@ use indicatif::ProgressBar;
 use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
 
-use super::backup_file::{temporary, write};
-use super::manifest::MANIFEST;
-use super::pg_dump::DUMP;
+use super::backup_file::{MANIFEST, temporary, write};
+use super::dump_and_secrets::DUMP;
 use super::*;
 use crate::app::data_dir::DataDir;
 use crate::app::operator_token::{self, Precedence};
@@ -63,13 +62,13 @@ async fn refused(restore_of: Restore) -> String {
 /// Copies a backup with a changed manifest and correct sums.
 fn with_manifest(from: &Path, to: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     let mut file = File::open(from).unwrap();
-    let spans = archive::check(&mut file).unwrap();
-    let mut manifest = serde_json::from_slice(&archive::first(&mut file, MANIFEST).unwrap()).unwrap();
+    let spans = backup_file::check(&mut file).unwrap();
+    let mut manifest = serde_json::from_slice(&backup_file::first(&mut file, MANIFEST).unwrap()).unwrap();
     change(&mut manifest);
-    let mut writer = archive::Writer::new(File::create(to).unwrap(), 0);
+    let mut writer = backup_file::Writer::new(File::create(to).unwrap(), 0);
     writer.add(MANIFEST, manifest.to_string().as_bytes()).unwrap();
     for (name, span) in spans.iter().filter(|(name, _)| *name != MANIFEST) {
-        writer.add(name, &archive::small(&mut file, *span).unwrap()).unwrap();
+        writer.add(name, &backup_file::small(&mut file, *span).unwrap()).unwrap();
     }
     writer.finish().unwrap();
 }
@@ -213,8 +212,8 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     // A restore that fails leaves nothing behind, so that it can be repeated.
     let dump = base.join("dumpless.tar");
     let mut source = File::open(base.join("b.tar")).unwrap();
-    let mut writer = archive::Writer::new(File::create(&dump).unwrap(), 0);
-    writer.add(MANIFEST, &archive::first(&mut source, MANIFEST).unwrap()).unwrap();
+    let mut writer = backup_file::Writer::new(File::create(&dump).unwrap(), 0);
+    writer.add(MANIFEST, &backup_file::first(&mut source, MANIFEST).unwrap()).unwrap();
     writer.add(DUMP, b"PGDMP, and then nothing that anybody wrote").unwrap();
     writer.finish().unwrap();
     let told = refused(Restore { file: dump, ..restore_into("empty") }).await;
