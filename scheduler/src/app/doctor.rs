@@ -6,25 +6,17 @@
 //! may run before the first start and while a scheduler runs. The checks run at the same time, each
 //! with a time limit.
 
-mod account;
-mod certificates;
 mod check_result;
-mod clock;
-mod configuration;
-mod data_dir;
+mod data_dir_and_configuration;
 mod database;
 mod examination;
-mod names;
-mod package_paths;
-mod port;
-mod served_certificate;
-mod time_limit;
+mod host_name_and_clock;
+mod port_and_certificates;
 
-pub(crate) use certificates::of_scheduler;
-pub(crate) use check_result::{CheckResult, State};
+pub(crate) use check_result::{CheckResult, State, in_time};
+pub(crate) use data_dir_and_configuration::with_default_paths;
 pub(crate) use examination::{Examination, examine};
-pub(crate) use package_paths::with_default_paths;
-pub(crate) use time_limit::in_time;
+pub(crate) use port_and_certificates::of_scheduler;
 
 #[cfg(test)]
 mod tests;

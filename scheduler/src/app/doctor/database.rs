@@ -8,13 +8,11 @@ use nix::unistd::Uid;
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
-use super::check_result::{CheckResult, State};
-use super::data_dir::Holder;
-use super::time_limit::{in_time, reading};
+use super::check_result::{CheckResult, State, in_time, reading};
+use super::data_dir_and_configuration::Holder;
 use crate::app::exit::sentence;
-use crate::app::operator_token;
-use crate::app::own_postgres;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};
+use crate::app::{start_options, token_and_client_file};
 use crate::machine::clock::now;
 use crate::machine::secret::SecretHash;
 use crate::store::schema::migration_and_inspection::{self, SchemaState, ServerFacts};
@@ -112,7 +110,7 @@ impl Fault {
 /// data directory's private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {
-        let opened = match own_postgres::database_options(url) {
+        let opened = match start_options::database_options(url) {
             Ok(options) => open(&options, data_dir).await,
             Err(error) => {
                 Err(Fault::new(error.to_string(), "correct --database-url, LANDFALL_DATABASE_URL or database_url"))
@@ -145,7 +143,7 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
 
 async fn open(options: &PgConnectOptions, data_dir: &Path) -> Result<OpenedDatabase, Fault> {
     let asked = in_time(DATABASE, async {
-        let mut conn = own_postgres::reach(options).await.map_err(|error| {
+        let mut conn = start_options::reach(options).await.map_err(|error| {
             let remedy = "check that the server runs, the database URL with its role and password, and that no firewall \
                           blocks the connection";
             Fault::new(sentence(&error), remedy)
@@ -190,7 +188,7 @@ async fn settings_of(conn: &mut PgConnection, data_dir: &Path) -> Result<StoredS
     let contact_url = settings::contact_url(conn).await?.unwrap_or_default();
     let tokens = settings::operator_tokens(conn).await?;
     // If the file cannot be read, the check of the data directory reports it.
-    let held = operator_token::held(data_dir).ok().flatten().map(|token| SecretHash::of(&token));
+    let held = token_and_client_file::held(data_dir).ok().flatten().map(|token| SecretHash::of(&token));
     let token = tokens.in_force.map(|in_force| match held {
         None => TokenMatch::Missing,
         Some(held) if held == in_force => TokenMatch::Same,
@@ -336,7 +334,7 @@ mod tests {
     use super::*;
     use crate::app::data_dir::DataDir;
     use crate::app::doctor::State;
-    use crate::app::operator_token::Precedence;
+    use crate::app::token_and_client_file::Precedence;
 
     async fn opened(pool: &PgPool, data_dir: &Path) -> Vec<CheckResult> {
         let server = Some(open(&pool.connect_options(), data_dir).await);
@@ -360,7 +358,7 @@ mod tests {
         assert_eq!((about(&results, DATABASE).state, about(&results, SCHEMA).state), (State::Ok, State::Ok));
         assert!(results.iter().all(|result| result.check != "token"), "nobody has made one yet");
 
-        operator_token::token(&pool, &first, Precedence::Database).await.unwrap();
+        token_and_client_file::token(&pool, &first, Precedence::Database).await.unwrap();
         let token = async |data_dir: &Path| about(&opened(&pool, data_dir).await, "token").state;
         assert_eq!((token(first.path()).await, token(&second).await), (State::Ok, State::Wrong));
         std::fs::create_dir(&second).unwrap();

@@ -3,11 +3,13 @@
 use nix::unistd::Uid;
 
 use super::check_result::CheckResult;
-use super::configuration::configuration;
-use super::{account, certificates, clock, data_dir, database, names, port};
+use super::data_dir_and_configuration::{AccountFacts, configuration, judge_data_dir, judge_user, look_at_data_dir};
+use super::database;
+use super::host_name_and_clock::{judge_clock, judge_name, resolve, synchronised};
+use super::port_and_certificates::{judge_certificates, judge_port, look_at_port};
 use crate::app::address::AdvertisedAddress;
+use crate::app::certificate_authority::CA;
 use crate::app::start_options::Options;
-use crate::app::tls::CA;
 use crate::machine::clock::now;
 
 /// The results of all checks on a machine.
@@ -25,17 +27,17 @@ pub(crate) async fn examine(options: &Options) -> Examination {
     let (configuration, config) = configuration(options).await;
     let mut results = configuration;
     let data_dir = options.data_dir.clone().unwrap_or_default();
-    let folder = match data_dir::look(&data_dir).await {
+    let folder = match look_at_data_dir(&data_dir).await {
         Ok(folder) => folder,
         Err(hangs) => {
             results.push(hangs);
             return Examination { results, answers: false, contact_url: None };
         }
     };
-    results.extend(data_dir::judge(&folder));
+    results.extend(judge_data_dir(&folder));
     let scheduler = folder.owner.unwrap_or_else(Uid::effective);
     let Some(config) = config else {
-        results.push(account::judge(&account::AccountFacts::of(scheduler, None)));
+        results.push(judge_user(&AccountFacts::of(scheduler, None)));
         results.push(CheckResult::skip("more", "the configuration is needed to check the rest: correct it first"));
         return Examination { results, answers: false, contact_url: None };
     };
@@ -44,23 +46,23 @@ pub(crate) async fn examine(options: &Options) -> Examination {
     let dialled = AdvertisedAddress::of(config.listen, options.advertise.as_ref());
     let ca = data_dir.join("tls").join(CA);
     let (port, database, names, synchronised) = tokio::join!(
-        port::look(config.listen, &ca),
+        look_at_port(config.listen, &ca),
         database::look(config.database_url.as_deref(), &data_dir, scheduler),
-        names::look(&dialled.host),
-        clock::synchronised(),
+        resolve(&dialled.host),
+        synchronised(),
     );
     let holder = folder.holder();
-    results.push(account::judge(&account::AccountFacts::of(scheduler, Some((config.listen.port(), private)))));
+    results.push(judge_user(&AccountFacts::of(scheduler, Some((config.listen.port(), private)))));
     results.extend(database.results(private, holder));
-    results.push(port::judge(config.listen, &port, holder));
+    results.push(judge_port(config.listen, &port, holder));
     let tls = !config.listen.ip().is_loopback();
     results.push(match tls {
-        true => names::judge(&dialled, options.advertise.is_some(), config.listen, &names),
+        true => judge_name(&dialled, options.advertise.is_some(), config.listen, &names),
         false => {
             CheckResult::skip("name", "agents on other machines cannot connect: the scheduler listens on loopback")
         }
     });
-    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, now()));
-    results.push(clock::judge(synchronised, database.clock_offset()));
+    results.extend(judge_certificates(&data_dir, tls.then_some(&*dialled.host), &port, now()));
+    results.push(judge_clock(synchronised, database.clock_offset()));
     Examination { results, answers: port.answers(), contact_url: config.contact_url.or_else(|| database.contact_url()) }
 }

@@ -4,9 +4,9 @@ use std::time::Instant;
 use chrono::TimeDelta;
 use nix::unistd::Uid;
 
-use super::account::AccountFacts;
-use super::names::Resolved;
-use super::time_limit::PATIENCE;
+use super::check_result::PATIENCE;
+use super::data_dir_and_configuration::{AccountFacts, judge_user};
+use super::host_name_and_clock::{Resolved, judge_clock, judge_name, resolve};
 use super::*;
 use crate::app::address::AdvertisedAddress;
 use crate::app::start_options::Options;
@@ -16,7 +16,7 @@ fn a_user_is_judged_by_who_owns_the_data_directory_and_by_the_port() {
     let (root, landfall, other) = (Uid::from_raw(0), Uid::from_raw(997), Uid::from_raw(1000));
     let judged = |own: Uid, scheduler: Uid, needs| {
         let named = |uid: Uid| (uid, format!("user-{uid}"));
-        account::judge(&AccountFacts { own: named(own), scheduler: named(scheduler), needs, first_port: 1024 })
+        judge_user(&AccountFacts { own: named(own), scheduler: named(scheduler), needs, first_port: 1024 })
     };
     for (own, scheduler, needs, state, said) in [
         (root, root, Some((443, true)), State::Ok, "its private Postgres as the user postgres"),
@@ -43,7 +43,7 @@ fn a_clock_may_be_off_by_a_minute() {
         (Some(true), None, State::Ok),
         (None, None, State::Skip),
     ] {
-        let judged = clock::judge(synchronised, offset);
+        let judged = judge_clock(synchronised, offset);
         assert_eq!(judged.state, state, "{judged:?}");
     }
 }
@@ -73,16 +73,16 @@ fn a_name_is_judged_by_where_it_leads_from_this_machine() {
         ("203.0.113.5:7171", false, one, to(&[("203.0.113.5", true)]), State::Ok, "https://203.0.113.5:7171"),
     ] {
         let (dialled, listen): (AdvertisedAddress, SocketAddr) = (dialled.parse().unwrap(), listen.parse().unwrap());
-        let judged = names::judge(&dialled, advertised, listen, &resolved);
+        let judged = judge_name(&dialled, advertised, listen, &resolved);
         assert!(judged.state == state && judged.text.contains(said), "{judged:?}");
     }
 }
 
 #[tokio::test]
 async fn addresses_of_this_machine_are_told_from_others() {
-    assert_eq!(names::look("127.0.0.1").await, Ok(Resolved::To(vec![("127.0.0.1".parse().unwrap(), true)])));
+    assert_eq!(resolve("127.0.0.1").await, Ok(Resolved::To(vec![("127.0.0.1".parse().unwrap(), true)])));
     // No machine has an address of TEST-NET-1 (RFC 5737).
-    assert_eq!(names::look("192.0.2.1").await, Ok(Resolved::To(vec![("192.0.2.1".parse().unwrap(), false)])));
+    assert_eq!(resolve("192.0.2.1").await, Ok(Resolved::To(vec![("192.0.2.1".parse().unwrap(), false)])));
 }
 
 #[tokio::test]

@@ -1,24 +1,24 @@
-//! Checks the data directory: whether it is usable, which process uses it, how much space is free
-//! on its disk, and which users can read its secrets.
+//! Checks the data directory (whether it is usable, which process uses it, how much space is free,
+//! who can read its secrets), the user that runs the scheduler, and the configuration.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::sys::stat::{major, minor};
-use nix::unistd::{AccessFlags, Uid, access};
+use nix::unistd::{AccessFlags, Uid, User, access};
 
-use super::account;
-use super::check_result::CheckResult;
-use super::package_paths::PACKAGE_FOLDER;
-use super::time_limit::reading;
-use crate::app::client_file::CLIENT_FILE;
-use crate::app::data_dir::{LOCK_FILE, SECRETS};
+use super::check_result::{CheckResult, reading};
+use crate::app::data_dir::{DataDir, LOCK_FILE, SECRETS};
+use crate::app::exit::sentence;
 use crate::app::postgres::LEAST_ROOM;
+use crate::app::start_options::{self, Configuration, Options};
+use crate::app::token_and_client_file::CLIENT_FILE;
+use crate::config::Config;
+use crate::jobs::locate::geoip::GeoIp;
 use crate::machine::disk;
 
-const CHECK: &str = "data dir";
+const DATA_DIR: &str = "data dir";
 /// Number of free bytes below which the operator should act, because the write-ahead log of the
 /// private Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may
 /// stop.
@@ -28,16 +28,16 @@ const PRIVATE: [&str; 5] = ["operator-token", "operator-token.next", CLIENT_FILE
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FolderFacts {
-    pub(super) path: PathBuf,
-    pub(super) content: Content,
+    path: PathBuf,
+    content: Content,
     /// The owner; `None` if the directory does not exist.
     pub(super) owner: Option<Uid>,
     /// Whether every user may change files in the directory.
-    pub(super) open_to_all: bool,
+    open_to_all: bool,
     /// Free bytes on the directory's disk; `None` if unknown.
-    pub(super) free: Option<u64>,
+    free: Option<u64>,
     /// Secrets that every user may read.
-    pub(super) exposed: Vec<PathBuf>,
+    exposed: Vec<PathBuf>,
 }
 
 /// What exists at the path of a data directory.
@@ -76,9 +76,9 @@ impl FolderFacts {
     }
 }
 
-pub(super) async fn look(path: &Path) -> Result<FolderFacts, CheckResult> {
+pub(super) async fn look_at_data_dir(path: &Path) -> Result<FolderFacts, CheckResult> {
     let path = path.to_owned();
-    reading(CHECK, move || read(path)).await
+    reading(DATA_DIR, move || read(path)).await
 }
 
 fn read(path: PathBuf) -> FolderFacts {
@@ -150,7 +150,7 @@ fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option
 }
 
 /// Judges the directory itself, its disk, and its secrets.
-pub(super) fn judge(facts: &FolderFacts) -> Vec<CheckResult> {
+pub(super) fn judge_data_dir(facts: &FolderFacts) -> Vec<CheckResult> {
     let mut results = vec![usable(facts)];
     results.extend(disk(facts));
     let shown: Vec<String> = facts.exposed.iter().map(|file| file.display().to_string()).collect();
@@ -174,40 +174,42 @@ pub(super) fn judge(facts: &FolderFacts) -> Vec<CheckResult> {
 fn usable(facts: &FolderFacts) -> CheckResult {
     let path = facts.path.display();
     let another = "choose another with --data-dir";
-    let owner = facts.owner.map(|owner| format!(", of the user {}", account::name(owner))).unwrap_or_default();
+    let owner = facts.owner.map(|owner| format!(", of the user {}", user_name(owner))).unwrap_or_default();
     match &facts.content {
         Content::Missing { above, writable: false } => CheckResult::wrong(
-            CHECK,
+            DATA_DIR,
             format!("{path} does not exist, and you may not write in {}", above.display()),
             format!("run this as the user of the scheduler, or {another}"),
         ),
         Content::Missing { .. } if facts.path != Path::new(PACKAGE_FOLDER) && Path::new(PACKAGE_FOLDER).exists() => {
             CheckResult::note(
-                CHECK,
+                DATA_DIR,
                 format!("{path} does not exist yet; the first start makes it"),
                 format!("run this as root to check the scheduler of this machine's package, in {PACKAGE_FOLDER}"),
             )
         }
         Content::Missing { .. } => {
-            CheckResult::ok(CHECK, format!("{path} does not exist yet; the first start makes it"))
+            CheckResult::ok(DATA_DIR, format!("{path} does not exist yet; the first start makes it"))
         }
         Content::Foreign(file) => CheckResult::wrong(
-            CHECK,
+            DATA_DIR,
             format!("{path} contains {file}, which landfall did not make, so a start refuses it"),
             another,
         ),
-        Content::Unreadable(why) => {
-            CheckResult::wrong(CHECK, format!("{path}{owner}: {why}"), format!("run this as its owner, or {another}"))
-        }
+        Content::Unreadable(why) => CheckResult::wrong(
+            DATA_DIR,
+            format!("{path}{owner}: {why}"),
+            format!("run this as its owner, or {another}"),
+        ),
         Content::Unclaimed | Content::Ours(_) if facts.open_to_all => CheckResult::wrong(
-            CHECK,
+            DATA_DIR,
             format!("every user of this machine may change files in {path}"),
             format!("run chmod o-w {path}"),
         ),
-        Content::Unclaimed => CheckResult::ok(CHECK, format!("{path}{owner}, not used yet")),
-        Content::Ours(None) => CheckResult::ok(CHECK, format!("{path}{owner}, which no process uses now")),
+        Content::Unclaimed => CheckResult::ok(DATA_DIR, format!("{path}{owner}, not used yet")),
+        Content::Ours(None) => CheckResult::ok(DATA_DIR, format!("{path}{owner}, which no process uses now")),
         Content::Ours(Some(Holder { pid, name })) => {
-            CheckResult::ok(CHECK, format!("{path}{owner}, in use by process {pid} ({name})"))
+            CheckResult::ok(DATA_DIR, format!("{path}{owner}, in use by process {pid} ({name})"))
         }
     }
 }
@@ -225,17 +227,123 @@ fn disk(facts: &FolderFacts) -> Option<CheckResult> {
     })
 }
 
+const USER: &str = "user";
+/// The file that contains the lowest port on which every user may listen.
+const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+
+/// Facts about users. The scheduler runs as the owner of its data directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AccountFacts {
+    /// The user who runs this command: id and user_name.
+    pub(super) own: (Uid, String),
+    /// The user who runs the scheduler: id and user_name.
+    pub(super) scheduler: (Uid, String),
+    /// The scheduler's port, and whether the scheduler starts a private Postgres; `None` if
+    /// unknown.
+    pub(super) needs: Option<(u16, bool)>,
+    /// The lowest port on which every user may listen.
+    pub(super) first_port: u16,
+}
+
+impl AccountFacts {
+    pub(super) fn of(scheduler: Uid, needs: Option<(u16, bool)>) -> Self {
+        let first_port = std::fs::read_to_string(UNPRIVILEGED).ok().and_then(|text| text.trim().parse().ok());
+        let own = Uid::effective();
+        Self {
+            own: (own, user_name(own)),
+            scheduler: (scheduler, user_name(scheduler)),
+            needs,
+            first_port: first_port.unwrap_or(1024),
+        }
+    }
+}
+
+/// The user_name of a user, or the number of a user without a user_name.
+fn user_name(uid: Uid) -> String {
+    User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+pub(super) fn judge_user(facts: &AccountFacts) -> CheckResult {
+    let AccountFacts { own: (own, me), scheduler: (scheduler, runs), needs, first_port } = facts;
+    if own != scheduler && !own.is_root() {
+        let text = format!("you are {me}, but the data directory belongs to {runs}");
+        return CheckResult::wrong(USER, text, "run this command as root or as that user");
+    }
+    if let Some((port, _)) = needs.filter(|(port, _)| port < first_port && *port != 0 && !scheduler.is_root()) {
+        return CheckResult::wrong(
+            USER,
+            format!("{runs} may not listen on port {port}: only root may use ports below {first_port}"),
+            "choose another port with --listen, or add AmbientCapabilities=CAP_NET_BIND_SERVICE to the unit \
+             (`systemctl edit landfall`)",
+        );
+    }
+    let private = needs.is_some_and(|(_, private)| private);
+    CheckResult::ok(
+        USER,
+        match (scheduler.is_root(), own == scheduler) {
+            (true, _) if private => "the scheduler runs as root, its private Postgres as the user postgres".to_owned(),
+            (true, _) => "the scheduler runs as root".to_owned(),
+            (false, true) => format!("the scheduler runs as {runs}"),
+            (false, false) => format!("the scheduler runs as {runs}, who owns the data directory; you are root"),
+        },
+    )
+}
+
+/// Checks the configuration. Returns the configuration if it is valid.
+pub(super) async fn configuration(options: &Options) -> (Vec<CheckResult>, Option<Config>) {
+    const CHECK: &str = "config";
+    let asked = options.clone();
+    let read = reading(CHECK, move || {
+        let read = start_options::configuration(&asked)?;
+        read.config.geoip.as_deref().map(GeoIp::open).transpose()?;
+        anyhow::Ok(read)
+    });
+    let Configuration { config, exposed } = match read.await {
+        Ok(Ok(read)) => read,
+        Ok(Err(error)) => {
+            let remedy = "correct this setting; docs/operate/settings.md describes all of them";
+            return (vec![CheckResult::wrong(CHECK, sentence(&error), remedy)], None);
+        }
+        Err(hangs) => return (vec![hangs], None),
+    };
+    let said = match &options.config {
+        Some(file) => format!("{}: every value is in its range", file.display()),
+        None => "no file is given (--config): defaults, options and LANDFALL_* variables".to_owned(),
+    };
+    let mut results = vec![CheckResult::ok(CHECK, said)];
+    if let Some(file) = exposed.as_deref().map(Path::display) {
+        let text = format!("every user of this machine can read the database_url in {file}");
+        results.push(CheckResult::wrong(CHECK, text, format!("run chmod o= {file}")));
+    }
+    (results, Some(config))
+}
+
+/// The data directory of the Debian package.
+const PACKAGE_FOLDER: &str = "/var/lib/landfall";
+/// The configuration of the Debian package.
+const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
+
+/// Adds the paths of the Debian package to options without paths.
+pub(crate) fn with_default_paths(options: Options) -> anyhow::Result<Options> {
+    let data_dir = match options.data_dir {
+        Some(path) => std::path::absolute(path)?,
+        None => DataDir::default_path()?,
+    };
+    let packaged = data_dir == Path::new(PACKAGE_FOLDER) && Path::new(PACKAGE_FILE).exists();
+    let config = options.config.or_else(|| packaged.then(|| PathBuf::from(PACKAGE_FILE)));
+    Ok(Options { data_dir: Some(data_dir), config, ..options })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::app::data_dir::DataDir;
     use crate::app::doctor::State;
 
     fn state(path: &Path) -> (Content, Vec<(&'static str, State)>) {
         let facts = read(path.to_owned());
-        let judged = judge(&facts);
+        let judged = judge_data_dir(&facts);
         for result in &judged {
             assert_eq!(result.remedy.is_some(), matches!(result.state, State::Note | State::Wrong), "{result:?}");
         }
@@ -252,7 +360,7 @@ mod tests {
         let Content::Ours(Some(holder)) = content else { panic!("{content:?}") };
         assert_eq!(holder.pid, own);
         assert!(opened(own, &path.join(LOCK_FILE)));
-        assert!(states.contains(&(CHECK, State::Ok)), "{states:?}");
+        assert!(states.contains(&(DATA_DIR, State::Ok)), "{states:?}");
         drop(locked);
         let before = fs::read(path.join(LOCK_FILE)).unwrap();
         assert!(!opened(own, &path.join(LOCK_FILE)));
@@ -281,7 +389,7 @@ mod tests {
         assert_eq!(state(&path).0, Content::Unclaimed, "the secrets of another scheduler may be copied first");
         fs::write(path.join("thesis.tex"), "x").unwrap();
         let (content, states) = state(&path);
-        assert_eq!((content, states[0]), (Content::Foreign("thesis.tex".to_owned()), (CHECK, State::Wrong)));
+        assert_eq!((content, states[0]), (Content::Foreign("thesis.tex".to_owned()), (DATA_DIR, State::Wrong)));
     }
 
     #[test]
@@ -300,12 +408,12 @@ mod tests {
         }
         let facts = read(path.clone());
         assert_eq!(facts.exposed, [path.join("operator-token"), path.join("tls/ca.key")], "a certificate is public");
-        let judged = judge(&facts);
+        let judged = judge_data_dir(&facts);
         let secrets = judged.iter().find(|result| result.check == "secrets").unwrap();
         let remedy = secrets.remedy.as_deref().unwrap();
         assert!(secrets.state == State::Wrong && remedy.contains("operator-token") && remedy.contains("tls/ca.key"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(state(&path).1[0], (CHECK, State::Wrong));
+        assert_eq!(state(&path).1[0], (DATA_DIR, State::Wrong));
     }
 
     #[test]
