@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::app::exit;
-use crate::app::tls;
+use crate::app::server_certificate::install_crypto;
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
 use crate::telemetry::{self, TelemetryArgs};
 use connection::{CONNECTION, ConnectionArgs};
@@ -141,7 +141,7 @@ pub fn main() -> ExitCode {
         _ => TelemetryArgs::default(),
     };
     telemetry::start(&told);
-    tls::install_crypto();
+    install_crypto();
     exit::report(cli.run())
 }
 

@@ -1,4 +1,5 @@
-//! Ends the program with an exit code and, after an error, one sentence on standard error.
+//! Ends the program with an exit code and, after an error, one sentence on standard error; prints
+//! results, and quotes words for the commands in them.
 //!
 //! `landfall --help` prints [`CODES`], the meanings of the exit codes. `on_signal` and
 //! [`unless_interrupted`] stop long commands at a signal.
@@ -159,6 +160,16 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     Ok(shutdown)
 }
 
+/// Quotes a word for a shell if needed.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=@%+,[]".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +182,12 @@ mod tests {
             .unwrap_err();
         assert_eq!(sentence(&error), "ask the scheduler: connect: connection refused by peer");
         assert_eq!(sentence(&anyhow::anyhow!("\u{1b}[2Jgone\u{9b}31m")), " [2Jgone 31m");
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("/var/lib/landfall"), "/var/lib/landfall");
+        assert_eq!(quoted("it's here"), r"'it'\''s here'");
+        assert_eq!(quoted(""), "''");
     }
 }

@@ -1,33 +1,161 @@
-//! Runs one scheduler: starts its services and background jobs, and supervises them.
+//! Runs `landfall up` and `landfall serve`: prepares the database, the secrets and the addresses,
+//! greets the operator, starts the services and background jobs, and supervises them.
 //!
 //! If a service or a job panics or returns before the shutdown, the process ends with an error. A
 //! restart is better than a scheduler in which, for example, the job `reap` has silently stopped.
 
 use std::convert::identity;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::tls::{self, ServerTls};
+use crate::Scheduler;
+use crate::app::address::{AdvertisedAddress, bind, local};
+use crate::app::certificate_authority::claim_authority;
+use crate::app::data_dir::DataDir;
+use crate::app::exit::{self, print, quoted};
+use crate::app::postgres::PrivatePostgres;
+use crate::app::server_certificate::{RENEWAL_PERIOD, ServerTls, certificate_names, prepare as prepare_tls};
+use crate::app::start_options::{Configuration, Options, configuration, database_options, reach};
+use crate::app::token_and_client_file::{self, ClientFile, Defaults, Precedence};
+use crate::config::Config;
 use crate::grpc::{self, Identity};
 use crate::jobs::assign::balance::Balance;
-use crate::jobs::assign::{Assign, confirmation};
-use crate::jobs::fit::{Fit, landmarks, trust};
+use crate::jobs::assign::{Assign, confirm};
+use crate::jobs::fit::{Fit, lost_landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
+use crate::jobs::locate::geoip::GeoIp;
 use crate::jobs::measure::Measure;
 use crate::jobs::period::{Period, run_periodic};
 use crate::jobs::{prune, reap, recrawl, totals, traces};
 use crate::machine::clock::now;
-use crate::store::schedulers::Role;
+use crate::machine::disk::DiskWatch;
+use crate::store::schedulers::terms::Role;
+use crate::store::schema::restores::{self, RestoreResult};
+use crate::store::{self, schedulers};
 use crate::wake::Task;
 use crate::web::{self, Web};
-use crate::{Scheduler, store};
+
+/// Runs a scheduler until SIGINT or SIGTERM.
+///
+/// The order of the steps matters. Cheap steps that often fail come first (configuration, data
+/// directory, port), then Postgres, then the operator's token. The file `client.toml`, which tells
+/// commands how to reach the scheduler, is written once the scheduler can answer. At shutdown, the
+/// scheduler ends its services and jobs before Postgres stops.
+pub async fn up(options: Options) -> anyhow::Result<()> {
+    // The signal handlers are installed before Postgres is spawned, so that a signal that arrives
+    // while Postgres starts does not leave it running.
+    let shutdown = exit::on_signal()?;
+    let Configuration { config, exposed } = configuration(&options)?;
+    if let Some(file) = exposed.as_deref().map(Path::display) {
+        tracing::warn!("every user of this machine can read the database_url in {file}: run chmod o= {file}");
+    }
+    let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
+    let data_dir = match &options.data_dir {
+        Some(path) => path.clone(),
+        None => DataDir::default_to_run()?,
+    };
+    let data_dir = DataDir::lock(&data_dir)?;
+    let listener = bind(config.listen).await?;
+    let (connect, postgres) = match &config.database_url {
+        Some(url) => (database_options(url)?, None),
+        None => {
+            let postgres = tokio::select! {
+                started = PrivatePostgres::start(data_dir.path()) => started?,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            (postgres.options(), Some(postgres))
+        }
+    };
+    let served = serve(&options, (config, geoip), &data_dir, connect, listener, shutdown);
+    let Some(postgres) = postgres else { return served.await };
+    let served = tokio::select! {
+        served = served => served,
+        error = postgres.ended() => return Err(error),
+    };
+    let stopped = postgres.stop().await;
+    served.and(stopped)
+}
+
+async fn serve(
+    options: &Options,
+    (config, geoip): (Config, Option<Arc<GeoIp>>),
+    data_dir: &DataDir,
+    connect: PgConnectOptions,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("read the listening address")?;
+    if config.database_url.is_some() {
+        reach(&connect).await?;
+    }
+    let precedence = match (options.replace_secrets, &config.database_url) {
+        (true, _) => Precedence::Operator,
+        (false, None) => Precedence::DataDir,
+        (false, Some(_)) => Precedence::Database,
+    };
+    let pool = store::open(connect).await.context("open the database")?;
+    let token = token_and_client_file::token(&pool, data_dir, precedence).await?;
+    let tls = match address.ip().is_loopback() {
+        true => None,
+        false => Some(prepare_tls(data_dir.path(), &certificate_names(address, options.advertise.as_ref()), now())?),
+    };
+    let identity = own_identity(address, options.advertise.as_ref(), tls.as_ref());
+    if address.ip().is_unspecified() && options.advertise.is_none() {
+        let dialled = &identity.scheduler_url;
+        tracing::warn!(
+            "agents will connect to {dialled}; if that name is unknown to them, start with --advertise \
+             HOST:PORT"
+        );
+    }
+    if let Some(tls) = &tls {
+        tls.warning().iter().for_each(|warning| tracing::warn!("{warning}"));
+        claim_authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
+    }
+    let client = client_file(address, tls.as_ref(), token);
+    let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
+    client.with(&others).write(data_dir.path())?;
+    let has_contact =
+        config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
+    let private = config.database_url.is_none();
+    let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
+    print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
+
+    let scheduler = Scheduler {
+        geoip,
+        disk: Some(DiskWatch::of(data_dir.path().to_owned())),
+        ..Scheduler::new(pool.clone(), config)
+    };
+    let wakes = Arc::clone(&scheduler.wakes);
+    let served = tokio::select! {
+        served = run(scheduler, listener, tls, identity, shutdown) => served,
+        never = token_and_client_file::keep_client_file(&wakes, &client, data_dir) => match never {},
+    };
+    pool.close().await;
+    served
+}
+
+fn own_identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Option<&ServerTls>) -> Identity {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let dialled = AdvertisedAddress::of(address, advertise);
+    Identity { scheduler_url: dialled.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
+}
+
+fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> ClientFile {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let scheduler = vec![format!("{scheme}://{}", local(address))];
+    ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
+}
 
 /// Number of passes of the job `reap` within the time `lease.grace`. With this number, an expired
 /// session is detected within about a fifth of `lease.grace`.
@@ -57,7 +185,7 @@ pub async fn run(
     });
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
     if let Some(ServerTls { leaf, .. }) = tls {
-        let leaf = leaf.keep(now, tls::RENEWAL_PERIOD, stop.clone());
+        let leaf = leaf.keep(now, RENEWAL_PERIOD, stop.clone());
         parts.spawn(async move {
             leaf.await;
             ("certificate", Ok(()))
@@ -143,11 +271,11 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
     let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
-        Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
+        Job::Woken(Task::Landmarks), relaxed(5_000), identity, lost_landmarks::run_once;
         Job::Woken(Task::Measure), relaxed(2_000), Measure::new, Measure::run_once;
         Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
-        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirmation::run_once;
+        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // The job `balance` tries to keep one waiting task for each slot. Therefore, a slot can
@@ -191,4 +319,50 @@ fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTe
         wakes.hear_others(options, stop).await;
         ("listening to other schedulers", Ok(()))
     });
+}
+
+/// The text that the scheduler prints when it starts.
+fn greeting(
+    private: bool,
+    has_contact: bool,
+    data_dir: &DataDir,
+    identity: &Identity,
+    address: SocketAddr,
+    (others, restored): (&[String], Option<&RestoreResult>),
+) -> anyhow::Result<String> {
+    let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
+    let mut text = String::new();
+    writeln!(text, "landfall {} is listening on {scheme}://{address}", crate::VERSION)?;
+    writeln!(text, "  data directory  {}", data_dir.path().display())?;
+    let database = if private { "a private Postgres" } else { "the configured server" };
+    writeln!(text, "  database        {database}")?;
+    let dashboard = format!("{scheme}://{}", local(address));
+    writeln!(text, "  dashboard       {dashboard}  (sign in with the token in operator-token in that directory)")?;
+    if let Some(fingerprint) = &identity.ca_fingerprint {
+        writeln!(text, "  agents dial     {}", identity.scheduler_url)?;
+        writeln!(text, "  CA fingerprint  {fingerprint}")?;
+    } else {
+        writeln!(
+            text,
+            "  reach           this machine only; for agents on other machines give --listen ADDR:PORT (uses TLS)"
+        )?;
+    }
+    if !others.is_empty() {
+        writeln!(text, "  also running    {}", others.join(", "))?;
+    }
+    if let Some(restored) = restored {
+        writeln!(text, "  database        {}", restored.sentence())?;
+    }
+    // For the default directory, commands do not need `--data-dir`.
+    let elsewhere = match data_dir.path() {
+        dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
+        dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),
+    };
+    writeln!(text, "next, in another terminal:")?;
+    if !has_contact {
+        writeln!(text, "  landfall{elsewhere} contact set URL    (agents send no request to a site without one)")?;
+    }
+    writeln!(text, "  landfall{elsewhere} agents enrol --city CITY --carrier CARRIER")?;
+    writeln!(text, "  landfall{elsewhere} sites submit FILE --batch NAME --watch")?;
+    Ok(text)
 }

@@ -7,8 +7,7 @@ use clap::Args;
 use super::ConnectionArgs;
 use super::output::progress_bar::Bar;
 use crate::app::backup::{self, Backup, MadeBackup, Restore, RestoredBackup};
-use crate::app::exit::print;
-use crate::app::shell_words::quoted;
+use crate::app::exit::{print, quoted};
 use crate::config::Config;
 
 /// The database, named as by the scheduler's own flags.

@@ -20,7 +20,7 @@ use landfall_proto::v1::{ListAgentsRequest, ListBatchesRequest};
 use super::ConnectionArgs;
 use super::connection::Client;
 use crate::app::exit::print;
-use crate::app::tls;
+use crate::app::server_certificate::install_crypto;
 use crate::model::Strategy;
 
 /// The environment variable that a shell's script sets to request completions.
@@ -122,7 +122,7 @@ fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<Comp
 /// client.toml.
 fn asked(landfall: Landfall, ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
-    tls::install_crypto();
+    install_crypto();
     let connection = connection(landfall(), std::env::args_os().skip_while(|word| word != "--").skip(1));
     let asking = async { ask(&Client::connect(&connection).await?).await };
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await });

@@ -25,10 +25,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use url::Url;
 
-use crate::app::client_file::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::usage;
-use crate::app::tls::DOMAIN;
+use crate::app::server_certificate::DOMAIN;
+use crate::app::token_and_client_file::{CLIENT_FILE, ClientFile, Defaults};
 
 /// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000 enrolments
 /// is smaller.

@@ -9,8 +9,8 @@ use clap::{Arg, ArgMatches, FromArgMatches};
 
 use super::ConnectionArgs;
 use super::connection::data_dir;
-use crate::app::client_file::{ClientFile, DefaultColor, DefaultFormat, Defaults};
 use crate::app::exit::usage;
+use crate::app::token_and_client_file::{ClientFile, DefaultColor, DefaultFormat, Defaults};
 
 /// A flag that can have a default, the environment variable for it, and the variable's values.
 struct Preference {

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use super::ConnectionArgs;
 use super::connection::{self, Client};
 use crate::app::exit::print;
-use crate::app::token_rotation::Successor;
+use crate::app::token_and_client_file::Successor;
 
 /// Maximum time for which the former token may stay valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);

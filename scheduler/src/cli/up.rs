@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::app::address::AdvertisedAddress;
+use crate::app::run::up;
 use crate::app::start_options::Options;
-use crate::app::up::up;
 use crate::cli::connection::ConnectionArgs;
 use crate::model::contact_url::ContactUrl;
 use crate::telemetry::TelemetryArgs;

@@ -13,9 +13,9 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use url::{Url, form_urlencoded};
 
+use crate::app::certificate_authority::fingerprint;
 use crate::app::data_dir::write_atomically;
 use crate::app::postgres::Tool;
-use crate::app::tls;
 use crate::machine::secret::{SecretHash, hex};
 
 /// The name of the dump in a backup.
@@ -208,7 +208,7 @@ impl Secrets {
 
     /// SHA-256 of the authority's certificate, hexadecimal.
     pub(super) fn authority(&self) -> Option<String> {
-        self.text(CA).and_then(|pem| tls::fingerprint(&pem))
+        self.text(CA).and_then(|pem| fingerprint(&pem))
     }
 
     pub(super) fn write(&self, data_dir: &Path) -> anyhow::Result<()> {

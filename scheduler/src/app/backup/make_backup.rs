@@ -17,8 +17,8 @@ use super::backup_file::{self, Manifest, fill, temporary, write};
 use super::dump_and_secrets::{self, DUMP, Libpq, Secrets, ensure_schema};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended, usage};
-use crate::app::own_postgres;
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
+use crate::app::start_options;
 use crate::store;
 use crate::store::schema::{self, backup_and_restore};
 
@@ -171,8 +171,8 @@ struct SourceDatabase {
 impl SourceDatabase {
     async fn of(data_dir: &Path, url: Option<&str>) -> anyhow::Result<Self> {
         if let Some(url) = url {
-            let options = own_postgres::database_options(url)?;
-            own_postgres::reach(&options).await?;
+            let options = start_options::database_options(url)?;
+            start_options::reach(&options).await?;
             return Ok(Self { options, started: None });
         }
         if !PrivatePostgres::cluster(data_dir).exists() {
@@ -183,7 +183,7 @@ impl SourceDatabase {
             );
         }
         if let Some(options) = PrivatePostgres::running(data_dir)? {
-            own_postgres::reach(&options).await?;
+            start_options::reach(&options).await?;
             return Ok(Self { options, started: None });
         }
         let locked = DataDir::lock(data_dir)?;

@@ -19,8 +19,8 @@ use super::backup_file::{self, EntrySpan, MANIFEST, Manifest};
 use super::dump_and_secrets::{self, DUMP, Libpq, Secrets};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended};
-use crate::app::own_postgres;
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
+use crate::app::start_options;
 use crate::store;
 use crate::store::schema;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
@@ -74,8 +74,8 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<RestoredBackup> {
     let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
     let (work, result, private) = match &wanted.database_url {
         Some(url) => {
-            let options = own_postgres::database_options(url)?;
-            own_postgres::reach(&options).await?;
+            let options = start_options::database_options(url)?;
+            start_options::reach(&options).await?;
             let (work, result) = work.into_own(&options, &interrupted).await?;
             (work, result, false)
         }

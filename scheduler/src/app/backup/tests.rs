@@ -11,8 +11,8 @@ use super::backup_file::{MANIFEST, temporary, write};
 use super::dump_and_secrets::DUMP;
 use super::*;
 use crate::app::data_dir::DataDir;
-use crate::app::operator_token::{self, Precedence};
 use crate::app::postgres::PrivatePostgres;
+use crate::app::token_and_client_file::{self, Precedence};
 use crate::store;
 use crate::store::schema::backup_and_restore;
 
@@ -28,7 +28,7 @@ async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let locked = DataDir::lock(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(locked.path()).await.unwrap();
     let pool = store::open(postgres.options()).await.unwrap();
-    operator_token::token(&pool, &locked, Precedence::DataDir).await.unwrap();
+    token_and_client_file::token(&pool, &locked, Precedence::DataDir).await.unwrap();
     pool.execute("insert into sites (name) select 's' || n || '.test' from generate_series(1, 500) n").await.unwrap();
     pool.close().await;
     (postgres, locked)

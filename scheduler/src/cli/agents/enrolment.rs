@@ -6,7 +6,7 @@ use landfall_proto::v1::CreateEnrolmentResponse;
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use crate::app::shell_words::quoted;
+use crate::app::exit::quoted;
 use crate::cli::contact_url::NO_CONTACT;
 use crate::cli::output::{Column, Row, View, relative};
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use chrono::DateTime;
 use landfall_lab::cluster::Binaries;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
-use landfall_scheduler::app::tls;
+use landfall_scheduler::app::server_certificate;
 use tokio::net::TcpSocket;
 
 use crate::harness::beside;
@@ -50,7 +50,7 @@ fn files(folder: &Path) {
     std::fs::create_dir(folder.join("broken")).unwrap();
     write("broken/client.toml", b"scheduler = 7\n");
     std::fs::create_dir(folder.join("authority")).unwrap();
-    let authority = tls::prepare(&folder.join("authority"), &[], DateTime::UNIX_EPOCH).unwrap();
+    let authority = server_certificate::prepare(&folder.join("authority"), &[], DateTime::UNIX_EPOCH).unwrap();
     std::fs::copy(authority.ca_path, folder.join("ca.pem")).unwrap();
 }
 
