@@ -20,22 +20,21 @@ use connection::{CONNECTION, ConnectionArgs};
 pub(crate) mod agents;
 mod backup;
 pub(crate) mod batches;
-mod complete;
 mod connection;
-mod contact_url;
+mod contact_and_operator;
 mod defaults;
 mod doctor;
+mod embedding;
 mod files;
 mod filters;
 mod landmarks;
-mod operator;
 pub(crate) mod output;
 mod reports;
 mod simulate;
 pub(crate) mod sites;
 pub(crate) mod status;
 mod up;
-mod version;
+mod version_and_completions;
 mod watch_flag;
 
 /// Schedules crawls over a wide-area network: each site is crawled by an agent near it on the
@@ -88,13 +87,13 @@ enum Command {
     Landmarks(landmarks::LandmarksCommand),
     /// Show the map of the network, and fit it again
     #[command(subcommand)]
-    Embedding(landmarks::embedding::EmbeddingCommand),
+    Embedding(embedding::EmbeddingCommand),
     /// Set and show the contact URL that every request carries
     #[command(subcommand)]
-    Contact(contact_url::ContactCommand),
+    Contact(contact_and_operator::ContactCommand),
     /// Replace the operator's token
     #[command(subcommand)]
-    Operator(operator::OperatorCommand),
+    Operator(contact_and_operator::OperatorCommand),
     /// Submit, watch, show, cancel and retry sites
     #[command(subcommand)]
     Sites(sites::SitesCommand),
@@ -104,7 +103,7 @@ enum Command {
     /// Print the log of all transitions of sites, leases, sessions, agents and terms
     Events(reports::events::EventsArgs),
     /// Explain why a site has its agent, or no agent: every choice with its inputs
-    Explain(sites::explain::ExplainArgs),
+    Explain(sites::show_and_explain::ExplainArgs),
     /// Predict the performance of a changed fleet from the sites already located: mean round trip,
     /// makespan, each agent's load
     Plan(reports::plan::PlanArgs),
@@ -117,9 +116,9 @@ enum Command {
     /// certificates, clock, agents. The exit code is 1 if a check fails
     Doctor(doctor::DoctorArgs),
     /// Print the version of this program, and of the scheduler if one answers
-    Version(version::VersionArgs),
+    Version(version_and_completions::VersionArgs),
     /// Print completions for a shell; they also complete the names of batches and agents
-    Completions(complete::CompletionsArgs),
+    Completions(version_and_completions::CompletionsArgs),
     /// Write a manual page for each command into a folder
     #[command(hide = true)]
     Man {
@@ -130,7 +129,7 @@ enum Command {
 
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
-    complete::answer_shell(command);
+    version_and_completions::answer_shell(command);
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return exit::report(Err(error)),
@@ -182,7 +181,7 @@ impl Cli {
                 Command::Doctor(args) => args.run(&connection).await,
                 Command::Version(args) => args.run(&connection).await,
                 Command::Completions(args) => args.run(),
-                Command::Man { folder } => complete::write_manual(for_manual(), &folder),
+                Command::Man { folder } => version_and_completions::write_manual(for_manual(), &folder),
             }
         });
         // Do not wait for background tasks: a pending read of standard input would delay the exit.

@@ -1,26 +1,19 @@
 //! `landfall agents`: declares the commands, whose modules run them.
 
-mod drain;
+mod drain_tag_and_remove;
 mod enrol;
 mod enrol_csv;
 pub(super) mod enrolment;
-pub(super) mod list;
+pub(crate) mod list_and_show;
 pub(super) mod reach;
-mod remove;
-pub(crate) mod service;
-pub(super) mod show;
-mod tag;
 mod tokens;
 
 use clap::Subcommand;
 
-use self::drain::{DrainArgs, ResumeArgs};
+use self::drain_tag_and_remove::{DrainArgs, RemoveArgs, ResumeArgs, TagArgs};
 use self::enrol::EnrolArgs;
-use self::list::ListArgs;
+use self::list_and_show::{ListArgs, ShowArgs};
 use self::reach::ReachArgs;
-use self::remove::RemoveArgs;
-use self::show::ShowArgs;
-use self::tag::TagArgs;
 use self::tokens::{RevokeArgs, TokensArgs};
 use super::ConnectionArgs;
 

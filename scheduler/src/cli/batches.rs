@@ -1,22 +1,14 @@
 //! `landfall batches`: declares the commands, whose modules run them.
 
-mod cancel;
-pub(super) mod follow;
-mod list;
-pub(super) mod policy;
-mod progress_display;
-pub(crate) mod progress_text;
-mod remove;
-pub(super) mod show;
-mod wait;
+mod list_cancel_and_remove;
+pub(super) mod show_and_policy;
+pub(crate) mod wait_and_progress;
 
 use clap::Subcommand;
 
-use self::cancel::CancelArgs;
-use self::list::ListArgs;
-use self::remove::RemoveArgs;
-use self::show::ShowArgs;
-use self::wait::WaitArgs;
+use self::list_cancel_and_remove::{CancelArgs, ListArgs, RemoveArgs};
+use self::show_and_policy::ShowArgs;
+use self::wait_and_progress::WaitArgs;
 use super::ConnectionArgs;
 
 #[derive(Debug, Subcommand)]

@@ -4,26 +4,18 @@
 //! field names are the names in JSON and in the header of CSV. Names of durations end in `_ms` (a
 //! number of milliseconds), and names of times end in `_at` (RFC 3339).
 
-mod cells;
-pub(super) mod csv;
-mod format_flags;
-pub(super) mod json;
+pub(super) mod formats;
 #[cfg(test)]
 mod printed;
 pub(super) mod progress_bar;
-mod rows;
 #[cfg(test)]
 mod schemas;
-pub(super) mod streamed;
 pub(crate) mod table;
-pub(crate) mod view;
+pub(crate) mod texts_and_cells;
 
-pub(crate) use self::cells::{
-    bytes_cell, count_cell, counted, fetched, float_cell, level_cell, millis_cell, more, number, relative, share_cell,
-    size_cell, span, span_cell, text_cell, yes_cell,
-};
-pub(crate) use self::format_flags::{FormatArgs, ShowFormatArgs};
-pub(crate) use self::json::print_json;
-pub(crate) use self::rows::{Format, PrintedRow, rows_text};
+pub(crate) use self::formats::{Format, FormatArgs, PrintedRow, ShowFormatArgs, print_json, rows_text};
 pub(crate) use self::table::{Column, Row, Tone, list, table};
-pub(crate) use self::view::View;
+pub(crate) use self::texts_and_cells::{
+    View, bytes_cell, count_cell, counted, fetched, float_cell, level_cell, millis_cell, more, number, relative,
+    share_cell, size_cell, span, span_cell, text_cell, yes_cell,
+};

@@ -1,25 +1,18 @@
 //! `landfall report`: declares the commands, whose modules run them.
 
-pub(super) mod accuracy;
-mod agents;
-pub(super) mod assignments;
-mod crawl_filter;
+pub(super) mod accuracy_and_failures;
+pub(super) mod assignments_and_hosts;
 pub(super) mod events;
-pub(super) mod failures;
-mod hosts;
 mod html;
 pub(super) mod plan;
-pub(super) mod throughput;
+pub(super) mod throughput_and_agents;
 
 use clap::Subcommand;
 
-use self::accuracy::AccuracyArgs;
-use self::agents::AgentsArgs;
-use self::assignments::AssignmentsArgs;
-use self::failures::FailuresArgs;
-use self::hosts::HostsArgs;
+use self::accuracy_and_failures::{AccuracyArgs, FailuresArgs};
+use self::assignments_and_hosts::{AssignmentsArgs, HostsArgs};
 use self::html::HtmlArgs;
-use self::throughput::ThroughputArgs;
+use self::throughput_and_agents::{AgentsArgs, ThroughputArgs};
 use super::ConnectionArgs;
 
 #[derive(Debug, Subcommand)]

@@ -1,23 +1,16 @@
 //! `landfall sites`: declares the commands, whose modules run them.
 
-pub(super) mod cancel;
-mod circuits;
-pub(super) mod explain;
+pub(super) mod cancel_retry_and_circuits;
 pub(super) mod list;
-mod retry;
-pub(crate) mod show;
-mod submit;
-mod watch;
+pub(crate) mod show_and_explain;
+mod submit_and_watch;
 
 use clap::Subcommand;
 
-use self::cancel::CancelArgs;
-use self::circuits::{CircuitsArgs, ReopenArgs};
+use self::cancel_retry_and_circuits::{CancelArgs, CircuitsArgs, ReopenArgs, RetryArgs};
 use self::list::ListArgs;
-use self::retry::RetryArgs;
-use self::show::ShowArgs;
-use self::submit::SubmitArgs;
-use self::watch::WatchArgs;
+use self::show_and_explain::ShowArgs;
+use self::submit_and_watch::{SubmitArgs, WatchArgs};
 use super::ConnectionArgs;
 
 #[derive(Debug, Subcommand)]
@@ -43,7 +36,7 @@ pub(super) enum SitesCommand {
 impl SitesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::Submit(args) => submit::submit(*args, connection).await,
+            Self::Submit(args) => submit_and_watch::submit(*args, connection).await,
             Self::Watch(args) => args.run(connection).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,

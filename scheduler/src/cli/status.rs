@@ -11,7 +11,7 @@ use landfall_proto::v1::{
 };
 
 use super::ConnectionArgs;
-use super::batches::progress_text;
+use super::batches::wait_and_progress;
 use super::connection::Client;
 use super::output::{self, Column, Row, ShowFormatArgs, View, bytes_cell, count_cell, counted, number};
 use super::watch_flag::WatchFlag;
@@ -78,7 +78,7 @@ impl Row for BatchStatus {
 }
 
 fn left(batch: &BatchStatus) -> String {
-    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), progress_text::left_cell)
+    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), wait_and_progress::left_cell)
 }
 
 /// Formats a share in per cent, rounded down, so that 100 % means all.

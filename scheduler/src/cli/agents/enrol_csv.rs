@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(lines[0], "name       command");
         assert_eq!(lines[1], format!("a          {}", rows[0].command));
         assert!(lines[3].starts_with("# run each once") && lines.len() == 4);
-        let csv = output::csv::csv_text(&rows.map(EnrolmentRow), true).unwrap();
+        let csv = output::formats::csv_text(&rows.map(EnrolmentRow), true).unwrap();
         assert!(csv.starts_with("name,enrolment_id,token,expires_at,command\n"), "{csv}");
         assert_eq!(csv.lines().count(), 3);
     }

@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::app::exit::quoted;
-use crate::cli::contact_url::NO_CONTACT;
+use crate::cli::contact_and_operator::NO_CONTACT;
 use crate::cli::output::{Column, Row, View, relative};
 
 pub(super) fn warn_without_contact(made: &CreateEnrolmentResponse) {

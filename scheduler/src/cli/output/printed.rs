@@ -16,13 +16,12 @@ use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
 use super::schemas::{self, Answers};
-use crate::cli::agents::{self, enrolment, reach, show};
-use crate::cli::batches;
-use crate::cli::landmarks::{self, embedding};
+use crate::cli::agents::{enrolment, list_and_show, reach};
+use crate::cli::batches::show_and_policy;
 use crate::cli::output::{self, Row, View};
-use crate::cli::reports::{assignments, events, plan, throughput};
-use crate::cli::sites::{self, explain, list};
-use crate::cli::status;
+use crate::cli::reports::{assignments_and_hosts, events, plan, throughput_and_agents};
+use crate::cli::sites::{list, show_and_explain};
+use crate::cli::{embedding, landmarks, status};
 
 /// Generates messages with all fields set, from the protocol's definition.
 struct Contract {
@@ -132,8 +131,8 @@ impl Printed {
     }
 
     fn rows<M: Message + Default, R: output::PrintedRow>(&mut self, name: &str, show: impl Fn(M) -> R) {
-        let csv = output::csv::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
-        assert!(csv.starts_with(&output::csv::csv_text::<R>(&[], true).unwrap()));
+        let csv = output::formats::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
+        assert!(csv.starts_with(&output::formats::csv_text::<R>(&[], true).unwrap()));
         write!(self.text, "{name}, CSV:\n{csv}").unwrap();
         self.shown(name, show);
     }
@@ -155,19 +154,19 @@ impl Printed {
 #[test]
 fn what_programs_read_stays_as_it_is() {
     let mut printed = Printed { contract: Contract::read(None), text: String::new(), answers: Answers::default() };
-    printed.rows("agents list", agents::list::known);
+    printed.rows("agents list", list_and_show::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
     printed.rows("agents enrol", |made| enrolment::EnrolmentRow(enrolment::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrolment::Enrolment::new(made, "http://a"));
-    printed.shown("agents show", |shown| show::Shown::new(shown, Vec::new()));
-    printed.also("agents show", |way: v1::Way| show::Shown::new(v1::ShowAgentResponse::default(), vec![way]));
+    printed.shown("agents show", |shown| list_and_show::Shown::new(shown, Vec::new()));
+    printed.also("agents show", |way: v1::Way| list_and_show::Shown::new(v1::ShowAgentResponse::default(), vec![way]));
     printed.shown("agents reach", |way: v1::Way| way);
     printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
-    printed.shown("landmarks elect", |explanation| landmarks::elect::Election { landmarks: Vec::new(), explanation });
+    printed.shown("landmarks elect", |explanation| landmarks::Election { landmarks: Vec::new(), explanation });
     printed.also("landmarks elect", |landmark: v1::Landmark| {
         let explanation = v1::ElectionExplanation::default();
-        landmarks::elect::Election { landmarks: vec![landmark], explanation }
+        landmarks::Election { landmarks: vec![landmark], explanation }
     });
     printed.rows("embedding history", |epoch: v1::Epoch| epoch);
     printed.rows("embedding show", |residual: v1::Residual| residual);
@@ -182,7 +181,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
         // The generated policy and constraints are removed, because their values are out of bounds.
         (shown.policy, shown.constraints) = (None, None);
-        batches::show::ShownBatch::try_from(shown).unwrap()
+        show_and_policy::ShownBatch::try_from(shown).unwrap()
     });
     printed.answers.add("batches show", batch_with_every_setting());
     printed.shown("status", |status: v1::ShowStatusResponse| status);
@@ -192,13 +191,13 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("explain", |explained: v1::ExplainResponse| explained);
     printed.shown("events", |event: v1::Event| event);
     printed.shown("plan", |plan: v1::PlanResponse| plan);
-    printed.rows("report assignments", assignments::AssignmentRow);
+    printed.rows("report assignments", assignments_and_hosts::AssignmentRow);
     printed.rows("report agents", |row: v1::AgentRow| row);
     printed.rows("report throughput", |slice: v1::GrowthSlice| slice);
     printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
     printed.rows("report throughput --by strategy", |row: v1::StrategyThroughput| row);
-    printed.shown("report throughput", |answer| throughput::Shown::of("autumn".into(), Some(2), answer));
-    printed.also("report throughput", |answer| throughput::Shown::of("autumn".into(), None, answer));
+    printed.shown("report throughput", |answer| throughput_and_agents::Shown::of("autumn".into(), Some(2), answer));
+    printed.also("report throughput", |answer| throughput_and_agents::Shown::of("autumn".into(), None, answer));
     printed.rows("report accuracy", |row: v1::AccuracyRow| row);
     printed.rows("report failures", |row: v1::FailureRow| row);
     printed.rows("report hosts", |row: v1::HostRow| row);
@@ -257,7 +256,7 @@ fn batch_with_every_setting() -> serde_json::Value {
         constraints: Some(constraints),
         ..v1::ShowBatchResponse::default()
     };
-    serde_json::to_value(batches::show::ShownBatch::try_from(shown).unwrap()).unwrap()
+    serde_json::to_value(show_and_policy::ShownBatch::try_from(shown).unwrap()).unwrap()
 }
 
 const MANY: u64 = 123_456_789;
@@ -321,7 +320,7 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row: v1::UnreachedAgent| row);
     long.table(|row: v1::Way| row);
     long.table(|row| list::SiteRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
-    long.table(|row| assignments::AssignmentRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
+    long.table(|row| assignments_and_hosts::AssignmentRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
 }
 
 #[test]
@@ -330,15 +329,15 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     let failed = v1::WayState::Failed.into();
     let ways = vec![v1::Way { state: failed, ..long.filled() }; 30];
     fits(&view.fold(&reach::both(&ways, &view).unwrap()));
-    fits(&show::text(&show::Shown::new(long.filled(), ways), &view).unwrap());
+    fits(&list_and_show::text(&list_and_show::Shown::new(long.filled(), ways), &view).unwrap());
     fits(&view.fold(&events::line(&long.filled(), &view)));
-    fits(&sites::show::text(&long.filled(), &view).unwrap());
+    fits(&show_and_explain::text(&long.filled(), &view).unwrap());
     fits(&status::text(&long.filled(), &view).unwrap());
-    fits(&explain::text(&long.filled(), &view).unwrap());
+    fits(&show_and_explain::explanation_text(&long.filled(), &view).unwrap());
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
-    fits(&batches::show::text(&batches::show::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
+    fits(&show_and_policy::text(&show_and_policy::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
     let grown = v1::ThroughputResponse { growth: vec![long.filled(); 500], ..long.filled() };
-    fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), &view));
+    fits(&throughput_and_agents::text(&throughput_and_agents::Shown::of(LONG.into(), None, grown), &view));
     for change in ["stays", "removed"] {
         let agents = vec![v1::PlannedAgent { change: change.into(), ..long.filled() }];
         fits(&plan::text(&v1::PlanResponse { agents, ..long.filled() }, true, &view).unwrap());

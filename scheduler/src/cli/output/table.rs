@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use clap::Args;
 use console::{Alignment, Style, Term, measure_text_width, pad_str, truncate_str};
 
-use super::view::{COLUMNS, View, printable};
+use super::texts_and_cells::{COLUMNS, View, printable};
 use crate::machine::clock::now;
 
 /// Minimum line width, because no table fits a narrower terminal.
@@ -245,8 +245,8 @@ pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::text_cell;
     use super::*;
+    use crate::cli::output::texts_and_cells::text_cell;
 
     #[derive(Debug, Default)]
     struct Sample {

@@ -13,7 +13,7 @@ use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::{self, Client};
 use crate::cli::filters::{PlaceArgs, time, timestamp};
-use crate::cli::output::json::escape_json;
+use crate::cli::output::formats::escape_json;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 

@@ -14,7 +14,7 @@ use prost_types::Duration;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted, share_cell, span_cell};
-use crate::cli::sites::show::globe_cell;
+use crate::cli::sites::show_and_explain::globe_cell;
 use crate::model::Strategy;
 
 /// Maximum number of agents named in the line about agents that the plan leaves out.

@@ -7,11 +7,11 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::progress_text::total;
+use crate::cli::batches::wait_and_progress::total;
 use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, one_of, timestamp};
+use crate::cli::output::formats::{is_watched, print_rows, uncounted_bar};
 use crate::cli::output::progress_bar::Bar;
-use crate::cli::output::streamed::{is_watched, print_rows, uncounted_bar};
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Row, Tone};
 use crate::model::{ReasonKind, TaskState};
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
-use crate::cli::output::csv::escape_csv;
+use crate::cli::output::formats::escape_csv;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
 /// The message while there is no embedding.
@@ -58,7 +58,7 @@ Never compare coordinates of different epochs.")]
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ExportFormat {
+pub(super) enum ExportFormat {
     Json,
     Csv,
 }

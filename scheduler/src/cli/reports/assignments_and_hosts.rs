@@ -1,14 +1,19 @@
-//! `landfall report assignments`: lists each task of a batch with its agent, and why the agent was
-//! chosen.
+//! `landfall report assignments|hosts`: lists each task of a batch with its agent and why the agent
+//! was chosen, and the other sites to which a batch's sites link.
 
 use clap::Args;
 use landfall_proto::json::{self, Word as _};
-use landfall_proto::v1::{self, ReasonKind, Wait};
+use landfall_proto::v1::{self, HostRow, HostsRequest, ReasonKind, Wait};
 use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
 use crate::cli::ConnectionArgs;
-use crate::cli::output::{self, Column, FormatArgs, Row, Tone, count_cell, millis_cell, size_cell, text_cell};
+use crate::cli::connection::Client;
+use crate::cli::filters::{TimeArgs, timestamp};
+use crate::cli::output::formats::{print_rows, uncounted_bar};
+use crate::cli::output::{
+    self, Column, FormatArgs, Row, Tone, View, count_cell, millis_cell, size_cell, text_cell, yes_cell,
+};
 use crate::cli::sites::list::{TasksArgs, task_tone};
 
 #[derive(Debug, Args)]
@@ -113,5 +118,61 @@ impl Row for AssignmentRow {
 
     fn tone(&self) -> Tone {
         task_tone(&self.0)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall report hosts --batch autumn --min-sites 10
+  landfall report hosts --batch autumn --unlisted --quiet | landfall sites submit - --batch winter
+  landfall report hosts --batch autumn --format csv > hosts.csv
+
+Hosts are listed by name. --since and --until select links by the time of the outcome that first named them.")]
+pub(in crate::cli) struct HostsArgs {
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+    /// Only hosts to which at least this many sites link
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    min_sites: u32,
+    /// Only hosts that are not yet sites, by name or origin
+    #[arg(long)]
+    unlisted: bool,
+    #[command(flatten)]
+    time: TimeArgs,
+    /// Maximum number of hosts; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<HostRow>,
+}
+
+impl HostsArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, min_sites, unlisted, time, limit, format } = self;
+        let (since, until) = (time.since.map(timestamp), time.until.map(timestamp));
+        let request = HostsRequest { batch, min_sites, unlisted, limit, since, until };
+        let client = Client::connect(connection).await?;
+        let stream = client.answer(client.reports().hosts(request).await)?;
+        let row = |row: HostRow| {
+            let more = row.more;
+            (row, more)
+        };
+        print_rows(&client, stream, uncounted_bar(), row, "no discovered host matches\n", &format).await
+    }
+}
+
+impl Row for v1::HostRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("host", |row, _| row.host.clone()),
+        (">sites", |row, _| count_cell(row.sites)),
+        ("example", |row, _| row.example.clone()),
+        ("found", |row, view| view.when(row.found_at)),
+        ("listed", |row, _| yes_cell(row.listed)),
+    ];
+
+    fn name(&self, _: &View) -> String {
+        self.host.clone()
     }
 }

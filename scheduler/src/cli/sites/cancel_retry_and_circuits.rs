@@ -1,8 +1,10 @@
-//! `landfall sites circuits|reopen`: lists sites whose circuit is open, and closes circuits.
+//! `landfall sites cancel|retry|circuits|reopen`: cancels sites of a batch, crawls failed or cancelled
+//! ones again, and lists and closes open circuits.
 
 use clap::Args;
 use landfall_proto::v1::{
-    ListOpenCircuitsRequest, ListOpenCircuitsResponse, OpenCircuit, ReopenSitesRequest, ReopenSitesResponse,
+    CancelTasksRequest, CancelTasksResponse, ListOpenCircuitsRequest, ListOpenCircuitsResponse, OpenCircuit,
+    ReopenSitesRequest, ReopenSitesResponse, RetryTasksRequest, RetryTasksResponse,
 };
 
 use crate::app::exit::print;
@@ -11,6 +13,89 @@ use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View, counted, number};
 use crate::cli::watch_flag::WatchFlag;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall sites cancel www.example.cn example.org --batch autumn")]
+pub(in crate::cli) struct CancelArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required = true)]
+    sites: Vec<String>,
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+}
+
+impl CancelArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        cancel(CancelTasksRequest { batch: self.batch, sites: self.sites, all: false }, connection).await
+    }
+}
+
+pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let batch = request.batch.clone();
+    let cancelled = client.answer(client.sites().cancel_tasks(request).await)?;
+    print(&format!("batch {batch}: {}\n", cancelled_sentence(&cancelled)))
+}
+
+fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended, recrawls }: &CancelTasksResponse) -> String {
+    let mut said = match tasks {
+        0 if *recrawls > 0 => "no site under way".to_owned(),
+        0 => "nothing changed".to_owned(),
+        tasks => format!("{} cancelled", counted(*tasks, "site")),
+    };
+    if *leases > 0 {
+        said = format!("{said}, {} under way stopped", counted(*leases, "crawl"));
+    }
+    if *ended > 0 {
+        said = format!("{said}; {} had already ended", counted(*ended, "site"));
+    }
+    match recrawls {
+        0 => said,
+        1 => format!("{said}, and 1 is not crawled again"),
+        recrawls => format!("{said}, and {recrawls} are not crawled again"),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall sites retry www.example.cn --batch autumn
+  landfall sites retry --failed --batch autumn")]
+pub(in crate::cli) struct RetryArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required_unless_present = "failed")]
+    sites: Vec<String>,
+    /// Every site of the batch that failed
+    #[arg(long, conflicts_with = "sites")]
+    failed: bool,
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+}
+
+impl RetryArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let Self { sites, failed, batch } = self;
+        let retried = client
+            .answer(client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await)?;
+        print(&format!("batch {batch}: {}\n", retried_sentence(&retried)))
+    }
+}
+
+fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> String {
+    let said = match tasks {
+        0 => "nothing changed".to_owned(),
+        1 => "1 site is crawled again".to_owned(),
+        tasks => format!("{tasks} sites are crawled again"),
+    };
+    match open {
+        0 => said,
+        1 => format!("{said}; 1 site is already under way"),
+        open => format!("{said}; {open} sites are already under way"),
+    }
+}
 
 /// Which circuits are listed: those that meet every flag.
 #[derive(Debug, Args)]
@@ -114,6 +199,24 @@ impl Row for OpenCircuit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changed_is_said_in_a_sentence() {
+        let said = |tasks, leases, ended, recrawls| {
+            cancelled_sentence(&CancelTasksResponse { tasks, leases, ended, recrawls })
+        };
+        assert_eq!(said(3, 1, 0, 0), "3 sites cancelled, 1 crawl under way stopped");
+        assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had already ended");
+        assert_eq!(said(1, 0, 2, 2), "1 site cancelled; 2 sites had already ended, and 2 are not crawled again");
+        assert_eq!(said(0, 0, 1, 1), "no site under way; 1 site had already ended, and 1 is not crawled again");
+    }
+
+    #[test]
+    fn what_is_crawled_again_is_said_in_a_sentence() {
+        let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
+        assert_eq!(said(1, 0), "1 site is crawled again");
+        assert_eq!(said(0, 1), "nothing changed; 1 site is already under way");
+    }
 
     #[test]
     fn what_was_reopened_is_said_in_a_sentence() {

@@ -1,11 +1,7 @@
-//! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites exactly once.
-//!
-//! If the answer to a submission is lost, the result is unknown. The submission is then repeated
-//! with the same idempotency key. If the database already has the submission, any of its schedulers
-//! repeats the first answer.
+//! `landfall sites submit|watch`: reads a list, reports invalid lines, submits the sites exactly once,
+//! and follows the batch to its end.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,10 +13,10 @@ use landfall_proto::v1::submit_request::Part;
 use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
 
-use super::watch;
 use crate::app::exit::{self, print, usage};
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::policy::PolicyArgs;
+use crate::cli::batches::show_and_policy::PolicyArgs;
+use crate::cli::batches::wait_and_progress::{tell, to_end};
 use crate::cli::connection::Client;
 use crate::cli::files::{read_bytes, shown};
 use crate::cli::output::number;
@@ -43,7 +39,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     let (batch, watch) = (args.batch.clone(), args.watch);
     let sent = Arc::new(AtomicBool::new(false));
     let client = exit::unless_interrupted(submit_list(args, connection, &sent), || interrupted(&batch, &sent)).await?;
-    if watch { watch::watch(&client, &batch).await } else { Ok(()) }
+    if watch { follow_batch(&client, &batch).await } else { Ok(()) }
 }
 
 /// Describes the state after Ctrl-C. A list is submitted as a whole or not at all.
@@ -238,6 +234,27 @@ pub(in crate::cli) struct SubmitArgs {
     policy: PolicyArgs,
     #[command(flatten, next_help_heading = "Which agents may crawl the sites")]
     constraints: ConstraintsRequest,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct WatchArgs {
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+}
+
+impl WatchArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        follow_batch(&Client::connect(connection).await?, &self.batch).await
+    }
+}
+
+/// Follows a batch to its end, and reports failed sites.
+async fn follow_batch(client: &Client, batch: &str) -> anyhow::Result<()> {
+    let mut last = None;
+    let goes_on = || format!("the batch continues: `landfall sites watch --batch {batch}` follows it");
+    exit::unless_interrupted(to_end(client, batch, &mut last), goes_on).await?;
+    tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
-//! `landfall agents drain|resume`: takes agents out of service and puts them back.
+//! `landfall agents drain|resume|tag|remove`: takes agents out of service and puts them back, adds
+//! and removes their tags, and removes agents permanently.
 
 use std::time::Duration;
 
 use clap::Args;
-use landfall_proto::v1::{DrainAgentRequest, ResumeAgentRequest, ShowAgentRequest};
+use landfall_proto::v1::{
+    DrainAgentRequest, RemoveAgentRequest, RemoveAgentResponse, ResumeAgentRequest, ShowAgentRequest, TagAgentRequest,
+};
 use tonic::Code;
 
-use crate::app::exit::{self, print};
+use crate::app::exit::{self, print, usage};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::output::counted;
@@ -94,5 +97,64 @@ impl ResumeArgs {
         let resumed =
             client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
         print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  landfall agents tag harbin-cernet --add fast --add rack-2 --remove spare")]
+pub(in crate::cli) struct TagArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A tag to add: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be repeated, up to 16
+    /// tags in all
+    #[arg(long, value_name = "TAG")]
+    add: Vec<String>,
+    /// A tag to remove; waiting tasks that require it go to other agents. May be repeated
+    #[arg(long, value_name = "TAG", allow_hyphen_values = true)]
+    remove: Vec<String>,
+}
+
+impl TagArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, add, remove } = self;
+        if add.is_empty() && remove.is_empty() {
+            return Err(usage("nothing to do: give --add TAG or --remove TAG"));
+        }
+        let client = Client::connect(connection).await?;
+        let tags =
+            client.answer(client.fleet().tag_agent(TagAgentRequest { name: name.clone(), add, remove }).await)?.tags;
+        let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
+        print(&format!("{name}: {tags}\n"))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RemoveArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Take back the leases that the agent holds; without this flag an agent with leases is not
+    /// removed
+    #[arg(long)]
+    force: bool,
+}
+
+impl RemoveArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, force } = self;
+        let client = Client::connect(connection).await?;
+        let RemoveAgentResponse { withdrawn, leases, before } =
+            client.answer(client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await)?;
+        if before {
+            return print(&format!("{name} was already removed\n"));
+        }
+        let back = if leases > 0 { format!("; {} taken back", counted(leases, "lease")) } else { String::new() };
+        let moved = if withdrawn > 0 {
+            format!("; {} moved to other agents", counted(withdrawn, "task"))
+        } else {
+            String::new()
+        };
+        print(&format!("{name} is removed; its credential is refused from now on{back}{moved}\n"))
     }
 }

@@ -1,20 +1,25 @@
-//! `landfall report throughput`: shows a batch's progress over time and by agent, and its estimated
-//! remaining time.
+//! `landfall report throughput|agents`: shows a batch's progress over time and by agent, its estimated
+//! remaining time, and what each agent did.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use landfall_proto::json;
-use landfall_proto::v1::{AgentThroughput, GrowthSlice, StrategyThroughput, ThroughputRequest, ThroughputResponse};
+use landfall_proto::v1::{
+    self, AgentThroughput, AgentsReportRequest, AgentsReportResponse, GrowthSlice, StrategyThroughput,
+    ThroughputRequest, ThroughputResponse,
+};
 use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::app::exit::usage;
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::progress_text::left;
+use crate::cli::agents::list_and_show::{service_tone, service_words};
+use crate::cli::batches::wait_and_progress::left;
 use crate::cli::connection::Client;
+use crate::cli::filters::PlaceArgs;
 use crate::cli::output::{
-    self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
-    size_cell, span, span_cell, text_cell,
+    self, Column, Format, FormatArgs, Row, Tone, View, bytes_cell, count_cell, counted, float_cell, level_cell,
+    millis_cell, number, share_cell, size_cell, span, span_cell, text_cell,
 };
 use crate::cli::watch_flag::WatchFlag;
 
@@ -78,7 +83,7 @@ fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, 
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     match (format.format(), by) {
         (Format::Table, _) => Ok(text(shown, view)),
-        (Format::Json, _) => output::json::json_text(shown),
+        (Format::Json, _) => output::formats::json_text(shown),
         (rows @ (Format::Csv | Format::Jsonl), None | Some(By::Growth)) => output::rows_text(growth, rows, view),
         (rows @ (Format::Csv | Format::Jsonl), Some(By::Strategy)) => output::rows_text(strategies, rows, view),
         (Format::Names, _) | (Format::Csv | Format::Jsonl, Some(By::Agent)) => format.text(agents, "", 0, view),
@@ -247,10 +252,62 @@ impl Row for StrategyThroughput {
     ];
 }
 
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AgentsArgs {
+    /// Only this batch
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only this agent
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
+    /// Maximum number of agents; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<v1::AgentRow>,
+    #[command(flatten)]
+    watch: WatchFlag,
+}
+
+impl AgentsArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, agent, places, limit, format, watch } = self;
+        let none = if places.are_unset() { "" } else { "no agent matches\n" };
+        let PlaceArgs { city: cities, carrier: carriers, country: countries } = places;
+        let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
+        let request = AgentsReportRequest { batch, agent, limit, cities, carriers, countries };
+        let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
+        let text = |report: &AgentsReportResponse, view: &View| format.text(&report.agents, none, report.more, view);
+        watch.print(connection, &format, ask, text).await
+    }
+}
+
+impl Row for v1::AgentRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.agent.clone()),
+        ("city", |row, _| row.city.clone()),
+        (">assigned", |row, _| count_cell(row.assigned)),
+        (">complete", |row, _| count_cell(row.complete)),
+        (">truncated", |row, _| count_cell(row.truncated)),
+        (">failed", |row, _| count_cell(row.failed)),
+        (">pages", |row, _| count_cell(row.pages)),
+        (">size", |row, _| size_cell(row.bytes)),
+        (">rtt ms", |row, _| millis_cell(row.mean_rtt)),
+        ("+carrier", |row, _| row.carrier.clone()),
+        ("+landmark", |row, _| output::yes_cell(row.landmark)),
+        ("+!service", |row, _| service_words(row.service(), "see landfall agents list")),
+        ("+>load", |row, _| level_cell(row.load_level)),
+    ];
+
+    fn tone(&self) -> Tone {
+        service_tone(self.service())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use landfall_proto::v1;
-
     use super::*;
 
     fn duration(seconds: i64) -> Option<prost_types::Duration> {
