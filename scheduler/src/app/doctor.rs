@@ -1,10 +1,10 @@
 //! `landfall doctor`: checks everything that a scheduler needs on its machine, and suggests a
 //! remedy for each fault.
 //!
-//! Each check has a file in the folder `doctor`, with functions that read the facts about one
-//! subject, and functions that judge these facts. Doctor changes nothing and takes no lock, so it
-//! may run before the first start and while a scheduler runs. The checks run at the same time, each
-//! with a time limit.
+//! For each check, the folder `doctor` contains a function that reads the facts about one subject,
+//! and a function that judges these facts. Doctor changes nothing and takes no lock, so it may run
+//! before the first start and while a scheduler runs. The checks run at the same time, each with a
+//! time limit.
 
 mod check_result;
 mod data_dir_and_configuration;

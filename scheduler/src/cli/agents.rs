@@ -2,11 +2,9 @@
 
 mod drain_tag_and_remove;
 mod enrol;
-mod enrol_csv;
-pub(super) mod enrolment;
 pub(crate) mod list_and_show;
 pub(super) mod reach;
-mod tokens;
+pub(super) mod tokens;
 
 use clap::Subcommand;
 

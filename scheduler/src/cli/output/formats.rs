@@ -1,5 +1,5 @@
-//! Prints answers in the format that the flags `--format`, `--quiet` and `--wide` choose: rows, which
-//! may arrive in pages, as a table, JSON, JSON lines, CSV or names.
+//! Prints answers in the format that the flags `--format`, `--quiet` and `--wide` choose: rows,
+//! which may arrive in pages, as a table, JSON, JSON lines, CSV or names.
 //!
 //! Texts in answers may come from web sites and agents. Cells of CSV are made harmless for
 //! spreadsheets, and JSON escapes the characters that a terminal would obey.

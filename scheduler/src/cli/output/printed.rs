@@ -16,7 +16,7 @@ use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
 use super::schemas::{self, Answers};
-use crate::cli::agents::{enrolment, list_and_show, reach};
+use crate::cli::agents::{list_and_show, reach, tokens};
 use crate::cli::batches::show_and_policy;
 use crate::cli::output::{self, Row, View};
 use crate::cli::reports::{assignments_and_hosts, events, plan, throughput_and_agents};
@@ -156,8 +156,8 @@ fn what_programs_read_stays_as_it_is() {
     let mut printed = Printed { contract: Contract::read(None), text: String::new(), answers: Answers::default() };
     printed.rows("agents list", list_and_show::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
-    printed.rows("agents enrol", |made| enrolment::EnrolmentRow(enrolment::Enrolment::new(made, "http://a")));
-    printed.shown("agents enrol", |made| enrolment::Enrolment::new(made, "http://a"));
+    printed.rows("agents enrol", |made| tokens::EnrolmentRow(tokens::Enrolment::new(made, "http://a")));
+    printed.shown("agents enrol", |made| tokens::Enrolment::new(made, "http://a"));
     printed.shown("agents show", |shown| list_and_show::Shown::new(shown, Vec::new()));
     printed.also("agents show", |way: v1::Way| list_and_show::Shown::new(v1::ShowAgentResponse::default(), vec![way]));
     printed.shown("agents reach", |way: v1::Way| way);

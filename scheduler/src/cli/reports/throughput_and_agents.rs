@@ -1,5 +1,5 @@
-//! `landfall report throughput|agents`: shows a batch's progress over time and by agent, its estimated
-//! remaining time, and what each agent did.
+//! `landfall report throughput|agents`: shows a batch's progress over time and by agent, its
+//! estimated remaining time, and what each agent did.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};

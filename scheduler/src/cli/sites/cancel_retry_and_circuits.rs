@@ -1,5 +1,5 @@
-//! `landfall sites cancel|retry|circuits|reopen`: cancels sites of a batch, crawls failed or cancelled
-//! ones again, and lists and closes open circuits.
+//! `landfall sites cancel|retry|circuits|reopen`: cancels sites of a batch, crawls failed or
+//! cancelled ones again, and lists and closes open circuits.
 
 use clap::Args;
 use landfall_proto::v1::{

@@ -1,5 +1,5 @@
-//! `landfall sites show` and `landfall explain`: show everything known about one site, and why it has
-//! its agent, or why it has none.
+//! `landfall sites show` and `landfall explain`: show everything known about one site, and why it
+//! has its agent, or why it has none.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! `landfall sites submit|watch`: reads a list, reports invalid lines, submits the sites exactly once,
-//! and follows the batch to its end.
+//! `landfall sites submit|watch`: reads a list, reports invalid lines, submits the sites exactly
+//! once, and follows the batch to its end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
