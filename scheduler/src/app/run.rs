@@ -30,18 +30,18 @@ use crate::app::token_and_client_file::{self, ClientFile, Defaults, Precedence};
 use crate::config::Config;
 use crate::grpc::{self, Identity};
 use crate::jobs::assign::balance::Balance;
-use crate::jobs::assign::{Assign, confirm};
-use crate::jobs::fit::{Fit, lost_landmarks, trust};
+use crate::jobs::assign::{Assign, confirmation};
+use crate::jobs::fit::{Fit, landmarks, trust};
+use crate::jobs::geoip::GeoIp;
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
-use crate::jobs::locate::geoip::GeoIp;
 use crate::jobs::measure::Measure;
 use crate::jobs::period::{Period, run_periodic};
 use crate::jobs::{prune, reap, recrawl, totals, traces};
 use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
-use crate::store::schedulers::terms::Role;
-use crate::store::schema::restores::{self, RestoreResult};
+use crate::store::schedulers::Role;
+use crate::store::schema::backup_and_restore::{self, RestoreResult};
 use crate::store::{self, schedulers};
 use crate::wake::Task;
 use crate::web::{self, Web};
@@ -128,7 +128,7 @@ async fn serve(
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
     let private = config.database_url.is_none();
-    let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
+    let restored = backup_and_restore::take_untold(&mut *pool.acquire().await?).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
     let scheduler = Scheduler {
@@ -271,11 +271,11 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
     let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
-        Job::Woken(Task::Landmarks), relaxed(5_000), identity, lost_landmarks::run_once;
+        Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
         Job::Woken(Task::Measure), relaxed(2_000), Measure::new, Measure::run_once;
         Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
-        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
+        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirmation::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // The job `balance` tries to keep one waiting task for each slot. Therefore, a slot can

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use landfall_scheduler::app::tls::{self, DOMAIN, Leaf};
+use landfall_scheduler::app::certificate_authority::fingerprint;
+use landfall_scheduler::app::server_certificate::{DOMAIN, Leaf, install_crypto, prepare};
 use landfall_scheduler::grpc::over_tls;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -24,8 +25,8 @@ fn today() -> DateTime<Utc> {
 /// Runs the health service over TLS with a certificate issued on `day`; returns the URL, the
 /// authority's fingerprint and the server's certificate.
 async fn serve_since(dir: &Path, day: DateTime<Utc>) -> (String, String, Arc<Leaf>) {
-    tls::install_crypto();
-    let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], day).unwrap();
+    install_crypto();
+    let prepared = prepare(dir, &["127.0.0.1".to_owned()], day).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (_, health) = tonic_health::server::health_reporter();
@@ -86,26 +87,26 @@ async fn a_certificate_that_ends_soon_is_issued_anew_for_new_connections_while_o
 async fn only_who_trusts_this_authority_under_this_name_is_answered() {
     let own = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
-    let (url, fingerprint) = serve(own.path()).await;
-    let stranger = tls::prepare(other.path(), &[], today()).unwrap();
+    let (url, shown) = serve(own.path()).await;
+    let stranger = prepare(other.path(), &[], today()).unwrap();
     ask(&url, &own.path().join("tls/ca.pem"), DOMAIN).await.unwrap();
     assert!(ask(&url, &own.path().join("tls/ca.pem"), "elsewhere.example.org").await.is_err());
     assert!(ask(&url, &stranger.ca_path, DOMAIN).await.is_err());
     let pem = std::fs::read_to_string(own.path().join("tls/ca.pem")).unwrap();
-    assert_eq!(tls::fingerprint(&pem), Some(fingerprint));
+    assert_eq!(fingerprint(&pem), Some(shown));
 }
 
 #[tokio::test]
 async fn the_chain_holds_the_certificate_whose_fingerprint_is_pinned() {
     let own = tempfile::tempdir().unwrap();
-    let (url, fingerprint) = serve(own.path()).await;
+    let (url, shown) = serve(own.path()).await;
     let seen = chain(url.strip_prefix("https://").unwrap(), &own.path().join("tls/ca.pem")).await;
     assert_eq!(seen.len(), 2);
     let last: String = {
         use sha2::Digest;
         sha2::Sha256::digest(&seen[1]).iter().map(|byte| format!("{byte:02x}")).collect()
     };
-    assert_eq!(last, fingerprint);
+    assert_eq!(last, shown);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use landfall_scheduler::app::client_file::{CLIENT_FILE, ClientFile};
+use landfall_scheduler::app::token_and_client_file::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
 use tokio::net::TcpListener;
 use tokio::process::Command;

@@ -15,7 +15,7 @@ use crate::app::postgres::LEAST_ROOM;
 use crate::app::start_options::{self, Configuration, Options};
 use crate::app::token_and_client_file::CLIENT_FILE;
 use crate::config::Config;
-use crate::jobs::locate::geoip::GeoIp;
+use crate::jobs::geoip::GeoIp;
 use crate::machine::disk;
 
 const DATA_DIR: &str = "data dir";

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
     use crate::app::doctor::State;
     use crate::app::server_certificate::{install_crypto, prepare};
-    use crate::grpc::tls_handshakes::over_tls;
+    use crate::grpc::over_tls;
     use crate::machine::clock::now;
 
     const NO_CA: &str = "/nonexistent/ca.pem";

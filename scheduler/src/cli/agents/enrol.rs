@@ -21,7 +21,7 @@ use crate::cli::output::{self, Format, FormatArgs};
 use crate::machine::clock::now;
 use crate::model::geo::{Position, PositionError};
 use crate::model::{constraints, naming};
-use crate::simulate::nodes::line_of;
+use crate::simulate::line_of;
 
 /// Minimum and maximum validity of a token.
 const SHORTEST: Duration = Duration::from_secs(600);

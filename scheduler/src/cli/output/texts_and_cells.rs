@@ -9,7 +9,7 @@ use console::measure_text_width;
 use landfall_proto::json::{milliseconds, moment, rfc3339};
 use prost_types::{Duration, Timestamp};
 
-pub(crate) use crate::model::size::readable as bytes_cell;
+pub(crate) use crate::model::durations_and_sizes::readable_size as bytes_cell;
 
 /// Line width if there is no terminal.
 pub(super) const COLUMNS: usize = 100;

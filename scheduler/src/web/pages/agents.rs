@@ -11,7 +11,7 @@ use landfall_proto::v1::{
 use maud::{Markup, html};
 use tonic::Request;
 
-use crate::cli::agents::service::service;
+use crate::cli::agents::list_and_show::service;
 use crate::cli::output::{View, number};
 use crate::web::Web;
 use crate::web::page_layout::{self, FormCode, Page, PageError, buttons, section, table};

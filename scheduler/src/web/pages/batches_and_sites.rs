@@ -13,9 +13,9 @@ use maud::{Markup, html};
 use tonic::Request;
 
 use super::overview_and_trends;
-use crate::cli::batches::progress_text::left_cell;
+use crate::cli::batches::wait_and_progress::left_cell;
 use crate::cli::output::{bytes_cell, number};
-use crate::cli::sites::show::globe_cell;
+use crate::cli::sites::show_and_explain::globe_cell;
 use crate::plot::{Axis, Bar, bars};
 use crate::web::Web;
 use crate::web::page_layout::{self, FormCode, Page, PageError, buttons, section, table};

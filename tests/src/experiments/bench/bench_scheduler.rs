@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::app::client_file::ClientFile;
+use landfall_scheduler::app::token_and_client_file::ClientFile;
 use landfall_scheduler::store;
 use landfall_scheduler::store::agents::issued_tokens;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
