@@ -188,10 +188,10 @@ impl Admission {
         for (batch, tasks) in tasks {
             match self.fate(*batch) {
                 Some(Fate::Fail(reason)) => {
-                    unmet_and_wait_causes::fail(conn, tasks, &reason).await.context("fail tasks")?
+                    unmet_and_wait_causes::fail(conn, tasks, &reason).await.context("fail tasks")?;
                 }
                 Some(Fate::Wait(why)) => {
-                    unmet_and_wait_causes::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?
+                    unmet_and_wait_causes::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?;
                 }
                 None => {}
             }
