@@ -311,26 +311,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let before = "\
-    # Rack 7, second from below.
-    scheduler = 'https://old.example.org:7171' # the old one
-    ca = \"ca.pem\"
-    credential = 'credential'
-    name   = \"sydney\"  # as in the inventory
-    city = 'Sydney'
-    carrier = 'Telstra'
-    country = 'AU'
-    capacity = 40
-    allow_net = [
-        '10.0.0.0/8', # the lab
-    ]
+# Rack 7, second from below.
+scheduler = 'https://old.example.org:7171' # the old one
+ca = \"ca.pem\"
+credential = 'credential'
+name   = \"sydney\"  # as in the inventory
+city = 'Sydney'
+carrier = 'Telstra'
+country = 'AU'
+capacity = 40
+allow_net = [
+    '10.0.0.0/8', # the lab
+]
 
-    # Never on the public address.
-    [beacon]
-    listen = '127.0.0.1:7180'
+# Never on the public address.
+[beacon]
+listen = '127.0.0.1:7180'
 
-    [store]
-    folder = '/srv/pages'
-    ";
+[store]
+folder = '/srv/pages'
+";
         std::fs::write(&file, before).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
         let wanted = Enrolment { force: true, ..enrolment(url.clone(), None, dir.path()) };

@@ -76,7 +76,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
           and not exists (
               select from task_holds w where w.cause = 'address' and w.address = l.address and not w.admitted offset 0
           )
-        -- The remaining time, as in `strategy::schedule::remaining`.
+        -- The remaining time, as in `strategy::crawl_duration::remaining`.
         order by greatest(
             coalesce(c.crawl_ms, 0) / 1000.0 - extract(epoch from now() - l.granted_at),
             0.3 * extract(epoch from now() - l.granted_at)
