@@ -7,17 +7,17 @@
 //! guard has vetted, and always have a user agent.
 
 pub use measure_host::measure;
-pub use measurement::{
+pub use order_result_and_pacer::{
     AddressLock, ConnectFailure, HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, Target,
 };
 
-pub(crate) use measurement::RequestPacer;
+pub(crate) use order_result_and_pacer::RequestPacer;
 
 pub mod http;
 pub mod icmp;
 pub mod locked_measurement;
 pub mod measure_host;
-mod measurement;
+mod order_result_and_pacer;
 pub mod sample_schedule;
 pub mod sharing;
 #[cfg(test)]

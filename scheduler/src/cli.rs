@@ -23,7 +23,7 @@ pub(crate) mod batches;
 mod connection;
 mod contact_and_operator;
 mod defaults;
-mod doctor;
+mod doctor_and_fleet_checks;
 mod embedding;
 mod files;
 mod filters;
@@ -114,7 +114,7 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Check what a scheduler needs: configuration, data directory, database, port, name,
     /// certificates, clock, agents. The exit code is 1 if a check fails
-    Doctor(doctor::DoctorArgs),
+    Doctor(doctor_and_fleet_checks::DoctorArgs),
     /// Print the version of this program, and of the scheduler if one answers
     Version(version_and_completions::VersionArgs),
     /// Print completions for a shell; they also complete the names of batches and agents

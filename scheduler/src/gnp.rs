@@ -19,7 +19,7 @@
 //! last component is not negative. Every result depends only on the arguments and the seed. No
 //! public signature contains a type from the crates argmin or nalgebra.
 
-mod anycast_score;
+mod anycast_score_and_limit;
 mod anycast_verdict;
 mod elect;
 mod embedding;

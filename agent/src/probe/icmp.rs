@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
 use super::http::Endpoint;
-use super::measurement::{
+use super::order_result_and_pacer::{
     ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer,
 };
 

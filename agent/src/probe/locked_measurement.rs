@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::measure_host::{self, measure_paced, sample_settled};
-use super::measurement::AddressLocks;
+use super::order_result_and_pacer::AddressLocks;
 use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
 use super::{HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http};
 use crate::net::origin::Origin;

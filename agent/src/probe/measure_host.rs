@@ -7,7 +7,7 @@ use url::Url;
 
 use super::http::{self, Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::icmp;
-use super::measurement::{
+use super::order_result_and_pacer::{
     HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer, Target,
 };
 use super::sample_schedule::{Event, SampleSchedule, Step};

@@ -7,12 +7,13 @@
 //!    path between the landmarks. If the sum of the two round trips is less than light in fibre
 //!    needs for a round trip between the landmarks' positions, the host certainly has at least two
 //!    locations.
-//! 2. *The map.* Its score (`anycast_score`) is a weighted sum of the log odds that the host has
-//!    several locations instead of one, and of how far the round trips of pairs of landmarks to the
-//!    host add up to less than the distance between the two landmarks. A host is suspect if its
-//!    score is more than two standard deviations above the agents' mean score. The agents show
-//!    which scores are normal, because each agent certainly has one location. A fixed limit would
-//!    not work, because networks differ in how often routing violates the triangle inequality.
+//! 2. *The map.* Its score (`anycast_score_and_limit`) is a weighted sum of the log odds that the
+//!    host has several locations instead of one, and of how far the round trips of pairs of
+//!    landmarks to the host add up to less than the distance between the two landmarks. A host is
+//!    suspect if its score is more than two standard deviations above the agents' mean score. The
+//!    agents show which scores are normal, because each agent certainly has one location. A fixed
+//!    limit would not work, because networks differ in how often routing violates the triangle
+//!    inequality.
 //! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
 //!    they often come from round-robin DNS alone.
@@ -28,7 +29,7 @@ use crate::model::geo::{Position, great_circle_km, least_round_trip};
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::anycast_score::{MapJudge, SuspectHost};
+use super::anycast_score_and_limit::{MapJudge, SuspectHost};
 
 /// A landmark's observation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -349,7 +350,10 @@ mod tests {
         let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
         let seen = seen(&map, &corners);
         assert_ne!(detector.judge(&seen), LocationVerdict::Unicast);
-        assert_eq!(detector.judge(&seen[..crate::gnp::anycast_score::FEWEST_MEASURED - 1]), LocationVerdict::Unicast);
+        assert_eq!(
+            detector.judge(&seen[..crate::gnp::anycast_score_and_limit::FEWEST_MEASURED - 1]),
+            LocationVerdict::Unicast
+        );
         assert_eq!(detector.judge(&[]), LocationVerdict::Unicast);
     }
 
