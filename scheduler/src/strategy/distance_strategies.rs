@@ -11,7 +11,7 @@
 //! normal distribution with a conjugate prior (Gelman et al., "Bayesian data analysis", 2013,
 //! section 2.5).
 //!
-//! If all of the [`NEAREST`] agents are full, `gnp-balanced` gives the task to the agent where it
+//! If all of the `NEAREST` agents are full, `gnp-balanced` gives the task to the agent where it
 //! ends first.
 //!
 //! `gnp-confirmed`: the agent is not drawn at random, because this strategy is for batches where
@@ -21,8 +21,8 @@
 //!
 //! Anycast sites: the coordinate of a site with several locations is a compromise between the
 //! locations, so the order of near agents by distance means little. The three nearest agents are
-//! *near*. Another agent is near if its distance is at most [`NEAR_FACTOR`] times the shortest
-//! distance, or exceeds the shortest distance by at most [`NEAR_MORE`]. At most [`MOST_NEAR`]
+//! *near*. Another agent is near if its distance is at most `NEAR_FACTOR` times the shortest
+//! distance, or exceeds the shortest distance by at most `NEAR_MORE`. At most `MOST_NEAR`
 //! agents are near.
 //!
 //! `earliest-finish` chooses here for a single site. [`super::plan`] plans many sites together. An

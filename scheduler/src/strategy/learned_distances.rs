@@ -18,11 +18,11 @@
 //! trips are divided by this factor.
 //!
 //! A crawl that explores is called a trial. The gain of a trial is the expected improvement over
-//! the chosen agent's round trip, times [`HORIZON`] later crawls. The tried agent's round trip is
+//! the chosen agent's round trip, times `HORIZON` later crawls. The tried agent's round trip is
 //! assumed to be lognormal (Jones, Schonlau and Welch, "Efficient global optimization of expensive
 //! black-box functions", 1998, equation 15). The cost is the expected extra round trip of the
 //! trial. The agent with the greatest difference between gain and cost is tried, but only if its
-//! gain exceeds its cost. Only some randomly drawn choices explore ([`one_in`]).
+//! gain exceeds its cost. Only some randomly drawn choices explore (`one_in`).
 //!
 //! A crawl's round trip is the median over the crawl's pages. This median includes the server's
 //! time per page and the crawl's own load on the path, so it may differ from the probes'
@@ -59,7 +59,7 @@ pub struct CrawlObservation {
     pub agent: AgentId,
     /// The median round trip over the crawl's pages.
     pub rtt: Rtt,
-    /// The weight: 1 for a crawl now, less with age (see [`weight`]).
+    /// The weight: 1 for a crawl now, less with age (see `weight`).
     pub weight: f64,
 }
 

@@ -9,7 +9,7 @@
 //!
 //! The covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `s²` is the variance of a
 //! prediction, `m` is the root mean square difference of the log round trips of the probers that
-//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. For two sites in one network, `m`
+//! measured both sites, `w` is `WIDTH` and `c` is `LIKENESS`. For two sites in one network, `m`
 //! is assumed to be zero.
 //!
 //! The process also uses residuals of agents that were chosen because their prediction was short.

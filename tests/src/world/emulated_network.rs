@@ -218,7 +218,7 @@ impl World {
 
     /// Why the timing since the start of the network is void; `None` if it is valid. The timing is
     /// void if [`Self::too_late`] gives a reason, or if the machine was less idle than
-    /// [`LEAST_IDLE`].
+    /// `LEAST_IDLE`.
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
