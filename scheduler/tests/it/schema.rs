@@ -143,7 +143,7 @@ async fn a_schema_that_another_build_or_half_an_upgrade_left_is_named(pool: PgPo
         )
     };
     assert_eq!(said, other(newest), "the same number, and another content");
-    // Builds before the first release numbered migrations by time.
+    // Before the first release, migrations were numbered by time.
     let by_time = 20_261_121_000_001;
     pool.execute(AssertSqlSafe(format!("update _sqlx_migrations set version = {by_time} where version = {newest}")))
         .await

@@ -294,8 +294,8 @@ pub(crate) fn csv_text<R: Serialize + Default>(rows: &[R], header: bool) -> anyh
     escape_csv(text)
 }
 
-/// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
-/// formula gets an apostrophe, which makes spreadsheets treat it as text.
+/// Escapes CSV cells for spreadsheets. Control characters become blanks, and a text that looks like
+/// a formula gets an apostrophe, which makes spreadsheets treat it as text.
 pub(in crate::cli) fn escape_csv(text: String) -> anyhow::Result<String> {
     // Most answers have no cell to change, and parsing them again would take longer than
     // producing them.

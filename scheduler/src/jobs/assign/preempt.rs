@@ -42,7 +42,7 @@ const LOOKED_AT: i64 = 32;
 const RESERVATION: Duration = Duration::from_secs(90);
 
 /// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
-/// Reads almost nothing if no crawl has run for long, no slot is idle, or there is an alarm.
+/// Reads almost nothing if every crawl began recently, no slot is idle, or there is an alarm.
 pub(super) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,

@@ -206,7 +206,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// Reads the counters, and resets the statistics about statements.
+    /// Reads the counters. If `statements` is set, also resets `pg_stat_statements`.
     async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
         let rows = rows(pool).await?;
         if statements {
