@@ -2,10 +2,10 @@
 //! agents' queues, plans crawls, and learns from past crawls.
 
 pub mod candidate_and_site;
-mod choose;
 pub mod crawl_duration;
 pub mod distance_strategies;
 pub(crate) mod explain;
+mod first_and_next_choice;
 #[cfg(test)]
 mod fixture;
 pub mod learned_distances;
@@ -17,9 +17,9 @@ pub mod rebalance;
 pub mod similar_sites;
 
 pub use candidate_and_site::{AgentLocation, Candidate, Site, Spread, with_speeds};
-pub use choose::{RecordedCandidate, RecordedChoice, choose, choose_during_alarm, choose_next};
 pub use crawl_duration::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, usual_size};
 pub use distance_strategies::{Choice, choose_among_near};
+pub use first_and_next_choice::{RecordedCandidate, RecordedChoice, choose, choose_during_alarm, choose_next};
 pub use learned_distances::explored;
 pub use load_and_pace::LoadLevel;
 

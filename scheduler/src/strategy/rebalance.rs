@@ -31,8 +31,8 @@ use std::time::Duration;
 use crate::model::{AgentId, Gain, Rtt, Strategy};
 
 use super::candidate_and_site::Candidate;
-use super::choose::RecordedChoice;
 use super::distance_strategies;
+use super::first_and_next_choice::RecordedChoice;
 use super::load_and_pace::{LoadLevel, last_ends};
 
 /// If at most this many tasks per slot wait at the new agent after a move, the task moves if it
