@@ -4,7 +4,7 @@
 //! ended, so that a late heartbeat finds its session ended. The second releases the leases. While
 //! no scheduler runs or the database is unavailable, heartbeats cannot be stored, and the term of
 //! the role reap expires too. The role's next leader extends every session before any session can
-//! expire (`store::schedulers::terms`).
+//! expire (`store::schedulers`).
 
 use anyhow::Context;
 

@@ -6,7 +6,7 @@
 //! by then. Because only tasks that begin soon are assigned, a wrong prediction leaves no long
 //! queue at an agent, and the last sites of a batch go to the agents that finish the crawls
 //! soonest. A plan that decides nothing is kept until a task, an agent or a crawl changes, or until
-//! a slot is about to become free. The pure module `strategy::schedule` makes the plan.
+//! a slot is about to become free. The pure module `strategy::plan` makes the plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
