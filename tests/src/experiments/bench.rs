@@ -13,7 +13,7 @@ mod decide;
 mod leases_backup_traces;
 mod line;
 mod lying_agents;
-mod million_and_warc;
+mod million;
 mod plan_and_report;
 mod sections;
 mod simulated_agent;
@@ -23,5 +23,6 @@ mod submits;
 mod trust;
 mod waiting;
 mod waiting_tasks;
+mod warc;
 
 pub use self::sections::{BenchArgs, bench};

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 
 use super::line::Line;
 use super::{
-    accuracy, crawl, crowd, decide, leases_backup_traces, million_and_warc, plan_and_report, speed_and_refined, status,
-    submits, trust, waiting,
+    accuracy, crawl, crowd, decide, leases_backup_traces, million, plan_and_report, speed_and_refined, status, submits,
+    trust, waiting, warc,
 };
 
 /// Arguments of `lab bench`.
@@ -45,7 +45,7 @@ const SECTIONS: &[Section] = &[
     ("crowd", || block(crowd::run())),
     ("decide", decide::run),
     ("leases", || block(leases_backup_traces::leases())),
-    ("million", || block(million_and_warc::million())),
+    ("million", || block(million::run())),
     ("plan", || block(plan_and_report::plan())),
     ("refined", speed_and_refined::refined),
     ("report", || block(plan_and_report::report())),
@@ -54,7 +54,7 @@ const SECTIONS: &[Section] = &[
     ("submits", || block(submits::run())),
     ("traces", || block(leases_backup_traces::traces())),
     ("trust", trust::run),
-    ("warc", || block(million_and_warc::warc())),
+    ("warc", || block(warc::run())),
 ];
 
 /// Runs the sections and prints their lines. A missed target is not an error.
