@@ -81,6 +81,8 @@ create index quota_spending_by_hour on quota_spending (hour);
 create table submissions (
     -- The submission's idempotency key, which the client chose.
     idempotency_key text primary key,
+    -- The SHA-256 of the request. Another request with the same key is refused.
+    request_sha256 bytea not null,
     -- The batch of the submission.
     batch_id bigint not null references batches (id),
     -- Number of sites that the submission added to the batch.

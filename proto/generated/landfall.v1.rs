@@ -5433,7 +5433,7 @@ pub struct SubmitHeader {
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
     /// A key chosen by the client: a repeat of the submission with the same key returns the first
-    /// response.
+    /// response. Another submission with that key is INVALID_ARGUMENT.
     #[prost(string, tag = "3")]
     pub idempotency_key: ::prost::alloc::string::String,
     /// The limits of each crawl. An absent policy or field means the scheduler's default for a new

@@ -110,7 +110,7 @@ codes! {
         E::Store(error) => return error.into(),
     }
     SubmitError {
-        E::Policy(_) | E::KeyOfOtherBatch { .. } => Code::InvalidArgument,
+        E::Policy(_) | E::KeyOfOtherSubmission { .. } => Code::InvalidArgument,
         E::NoContactUrl
         | E::BeingRemoved(_)
         | E::OtherStrategy { .. }

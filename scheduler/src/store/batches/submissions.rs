@@ -3,7 +3,7 @@
 //!
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
-//! idempotency key gets the first answer again. If a name is an alias, the task is made for the
+//! idempotency key gets the first answer again; another submission with that key is an error. If a name is an alias, the task is made for the
 //! site to which the alias points. The cost per site does not depend on the size of the tables.
 //! Sites are inserted in the order of their names, so that concurrent submissions wait for each
 //! other instead of deadlocking. Tasks are inserted in the order of the list.
@@ -48,13 +48,22 @@ pub struct Submission {
     pub constraints: ConstraintsRequest,
     /// The policy that is configured for this scheduler.
     pub default_policy: CrawlPolicy,
-    /// A key chosen by the client. A submission without a key cannot be repeated safely.
-    pub idempotency_key: Option<String>,
+    /// A submission without a key cannot be repeated safely.
+    pub idempotency: Option<Idempotency>,
     pub sites: Vec<SiteName>,
     /// Positions of the sites for which the list gives one.
     pub positions: Vec<(SiteName, Position)>,
     /// Number of repeated names that were already dropped from the list.
     pub duplicates: u64,
+}
+
+/// Identifies a submission, so that a repeat of it is answered and not stored again.
+#[derive(Debug, Clone)]
+pub struct Idempotency {
+    /// The key, chosen by the client.
+    pub key: String,
+    /// The SHA-256 of the request. A repeat must have the same one.
+    pub request: [u8; 32],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,8 +104,8 @@ pub enum SubmitError {
     /// Two fields of the policy contradict each other.
     #[error("policy.{0}")]
     Policy(OutOfBounds),
-    #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
-    KeyOfOtherBatch { key: String, batch: String },
+    #[error("idempotency_key: '{key}' was used for another submission, to batch {batch}: choose a new key")]
+    KeyOfOtherSubmission { key: String, batch: String },
     #[error("store a submission")]
     Store(#[from] Error),
 }
@@ -107,8 +116,8 @@ fn listed(differences: &[PolicyDifference]) -> String {
 
 /// Stores a submission. Run in a transaction.
 pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
-    if let Some(key) = &submission.idempotency_key
-        && let Some(first) = first_answer(conn, key, &submission.batch).await?
+    if let Some(idempotency) = &submission.idempotency
+        && let Some(first) = first_answer(conn, idempotency).await?
     {
         return Ok(first);
     }
@@ -128,23 +137,22 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
         duplicates: submission.duplicates + (names - present),
         batch_total: task_count(conn, batch).await?,
     };
-    if let Some(key) = &submission.idempotency_key {
-        remember(conn, key, batch, &submitted).await?;
+    if let Some(idempotency) = &submission.idempotency {
+        remember(conn, idempotency, batch, &submitted).await?;
     }
     Ok(submitted)
 }
 
-/// Returns the answer to an earlier submission with this key. Locks the key until the transaction
-/// ends.
+/// Returns the answer to an earlier submission with this key, which must have been the same
+/// request. Locks the key until the transaction ends.
 async fn first_answer(
     conn: &mut PgConnection,
-    key: &str,
-    batch: &str,
+    Idempotency { key, request }: &Idempotency,
 ) -> Result<Option<SubmissionResult>, SubmitError> {
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
     let row = sqlx::query!(
         r#"
-        select b.name, s.added, s.already_present, s.duplicates, s.batch_total
+        select b.name, s.request_sha256, s.added, s.already_present, s.duplicates, s.batch_total
         from submissions s join batches b on b.id = s.batch_id
         where s.idempotency_key = $1
         "#,
@@ -153,8 +161,8 @@ async fn first_answer(
     .optional(conn)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    if row.name != batch {
-        return Err(SubmitError::KeyOfOtherBatch { key: key.to_owned(), batch: row.name });
+    if row.request_sha256 != request {
+        return Err(SubmitError::KeyOfOtherSubmission { key: key.clone(), batch: row.name });
     }
     Ok(Some(SubmissionResult {
         added: row.added.0,
@@ -166,16 +174,17 @@ async fn first_answer(
 
 async fn remember(
     conn: &mut PgConnection,
-    key: &str,
+    Idempotency { key, request }: &Idempotency,
     batch: BatchId,
     submitted: &SubmissionResult,
 ) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
-        values ($1, $2, $3, $4, $5, $6)
+        insert into submissions (idempotency_key, request_sha256, batch_id, added, already_present, duplicates, batch_total)
+        values ($1, $2, $3, $4, $5, $6, $7)
         "#,
         key,
+        &request[..],
         batch.get(),
         whole::<i64, _>(submitted.added),
         whole::<i64, _>(submitted.already_present),
@@ -376,7 +385,7 @@ mod tests {
             policy: PolicyRequest::default(),
             constraints: ConstraintsRequest::default(),
             default_policy: CrawlPolicy::default(),
-            idempotency_key: None,
+            idempotency: None,
             sites,
             positions: Vec::new(),
             duplicates: 0,
@@ -481,13 +490,14 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_repeated_key_gets_the_first_answer(pool: PgPool) {
         with_contact(&pool).await;
-        let mut keyed = submission(names(0..3));
-        keyed.idempotency_key = Some("k".into());
-        let first = run(&pool, &keyed).await.expect("submitted");
-        assert_eq!(run(&pool, &keyed).await.expect("submitted"), first);
-        keyed.batch = "winter".into();
-        let refused = run(&pool, &keyed).await.expect_err("refused").to_string();
-        assert_eq!(refused, "idempotency_key: 'k' was used for a submission to batch autumn");
+        let keyed = |request| {
+            let idempotency = Some(Idempotency { key: "k".into(), request });
+            Submission { idempotency, ..submission(names(0..3)) }
+        };
+        let first = run(&pool, &keyed([1; 32])).await.expect("submitted");
+        assert_eq!(run(&pool, &keyed([1; 32])).await.expect("submitted"), first);
+        let refused = run(&pool, &keyed([2; 32])).await.expect_err("refused").to_string();
+        assert_eq!(refused, "idempotency_key: 'k' was used for another submission, to batch autumn: choose a new key");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -480,8 +480,8 @@ mod tests {
         for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
             fixtures::measured(&mut conn, site, agent, 1000, age).await;
             sqlx::query(
-                "insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total, created_at)
-                 values ($1, $2, 1, 0, 0, 1, now() - $1::text::interval)",
+                "insert into submissions (idempotency_key, request_sha256, batch_id, added, already_present, duplicates, batch_total, created_at)
+                 values ($1, '', $2, 1, 0, 0, 1, now() - $1::text::interval)",
             )
             .bind(age)
             .bind(batch.get())

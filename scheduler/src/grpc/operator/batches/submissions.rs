@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use landfall_proto::v1;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
@@ -18,7 +20,7 @@ use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, Strategy, naming};
-use crate::store::batches::submissions::{self, Submission, SubmissionResult, SubmitError};
+use crate::store::batches::submissions::{self, Idempotency, Submission, SubmissionResult, SubmitError};
 use crate::store::batches::{self, constraints_and_quotas};
 use crate::store::{self, agents};
 
@@ -99,6 +101,9 @@ async fn next(
 #[derive(Debug)]
 struct Intake {
     submission: Submission,
+    /// The client's idempotency key, if it gave one, and the hash of the request so far.
+    key: Option<String>,
+    request: Sha256,
     seen: HashSet<SiteName>,
     /// Number of names received so far, including repeated names.
     taken: usize,
@@ -112,17 +117,20 @@ impl Intake {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
         }
         Ok(Self {
+            // A dry run is the same request, so that it tells what the submission would do.
+            request: Sha256::new_with_prefix(v1::SubmitHeader { dry_run: false, ..header.clone() }.encode_to_vec()),
             submission: Submission {
                 batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
                 strategy: strategy(&header.strategy)?,
                 policy: header.policy.map(TryInto::try_into).transpose()?.unwrap_or_default(),
                 constraints: header.constraints.map(TryInto::try_into).transpose()?.unwrap_or_default(),
                 default_policy: usual.clone(),
-                idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
+                idempotency: None,
                 sites: Vec::new(),
                 positions: Vec::new(),
                 duplicates: 0,
             },
+            key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
             seen: HashSet::new(),
             taken: 0,
         })
@@ -139,13 +147,16 @@ impl Intake {
             return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
         }
         for listed in chunk.positions {
-            self.submission.positions.push(self::position(&chunk.sites, listed)?);
+            let (site, position) = self::position(&chunk.sites, listed)?;
+            self.request.update(format!("{site} {} {}\n", position.latitude(), position.longitude()));
+            self.submission.positions.push((site, position));
         }
         for text in chunk.sites {
             if self.taken == MAX_SITES {
                 return Err(InvalidField::new("sites", format!("more than {MAX_SITES}: split the submission")));
             }
             let site: SiteName = text.parse().map_err(InvalidField::of(format!("sites[{}]", self.taken)))?;
+            self.request.update(format!("{site}\n"));
             self.taken += 1;
             if self.seen.insert(site.clone()) {
                 self.submission.sites.push(site);
@@ -160,7 +171,8 @@ impl Intake {
         if self.submission.sites.is_empty() {
             return Err(InvalidField::new("sites", "the submission holds none"));
         }
-        Ok(self.submission)
+        let request = self.request.finalize().into();
+        Ok(Submission { idempotency: self.key.map(|key| Idempotency { key, request }), ..self.submission })
     }
 }
 
@@ -220,6 +232,31 @@ mod tests {
         let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };
         let submission = Intake::new(header, usual)?.submission;
         Ok(submission.policy.or(&submission.default_policy))
+    }
+
+    #[test]
+    fn a_request_is_known_by_its_header_and_its_sites() {
+        let request = |strategy: &str, dry_run, chunks: &[&[&str]]| {
+            let header = v1::SubmitHeader {
+                batch: "b".into(),
+                strategy: strategy.into(),
+                idempotency_key: "k".into(),
+                dry_run,
+                ..v1::SubmitHeader::default()
+            };
+            let mut intake = Intake::new(header, &CrawlPolicy::default()).expect("a header");
+            for sites in chunks {
+                let chunk =
+                    v1::SubmitChunk { sites: sites.iter().map(ToString::to_string).collect(), positions: vec![] };
+                let part = Some(v1::submit_request::Part::Chunk(chunk));
+                intake.take(v1::SubmitRequest { part }).expect("a chunk");
+            }
+            intake.finish().expect("a submission").idempotency.expect("a key").request
+        };
+        let first = request("", false, &[&["a.cn", "b.cn"]]);
+        assert_eq!(first, request("", true, &[&["A.cn"], &["b.cn"]]), "neither dry run nor chunks matter");
+        assert_ne!(first, request("random", false, &[&["a.cn", "b.cn"]]), "another strategy");
+        assert_ne!(first, request("", false, &[&["a.cn", "c.cn"]]), "another site");
     }
 
     #[test]
