@@ -6,18 +6,21 @@
 //! another, the host gets at most one request per interval. Requests go only to addresses that the
 //! guard has vetted, and always have a user agent.
 
+pub use address_locks::AddressLock;
 pub use measure_host::measure;
-pub use order_result_and_pacer::{
-    AddressLock, ConnectFailure, HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, Target,
+pub use order_and_result::{
+    ConnectFailure, HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, Target,
 };
 
-pub(crate) use order_result_and_pacer::RequestPacer;
+pub(crate) use request_pacer::RequestPacer;
 
+mod address_locks;
 pub mod http;
 pub mod icmp;
 pub mod locked_measurement;
 pub mod measure_host;
-mod order_result_and_pacer;
+mod order_and_result;
+mod request_pacer;
 pub mod sample_schedule;
 pub mod sharing;
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod convert;
 pub(crate) mod enrol;
 pub(crate) mod enrolment_files;
 mod heartbeats;
+pub(crate) mod known_schedulers;
 mod lease_pause;
 mod leased_crawl;
 mod measurement_orders;

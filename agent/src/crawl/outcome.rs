@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, Job, Ledger, Stopwatch};
 use super::fetch::Fetcher;
 use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressError, NotPermitted};
 use super::frontier::Frontier;
 use super::frontier::checkpoint::Checkpoint;
 use super::frontier::crawl_storage::CrawlSnapshot;
+use super::policy_and_budget::{Budget, Job, Ledger, Stopwatch};
 use crate::net::guard::ResolveError;
 use crate::net::origin::Origin;
 use crate::probe::ProbeError;

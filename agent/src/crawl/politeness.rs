@@ -15,7 +15,7 @@ pub(super) use request_interval::{Politeness, PolitenessState};
 pub use request_interval::RateState;
 
 pub(super) mod page_directives;
-pub(super) mod path_patterns;
+pub(super) mod path_filter;
 pub(super) mod pauses;
 pub(super) mod request_interval;
 pub(super) mod robots_fetch;

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, Job, Ledger, Policy, Stopwatch};
 use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressPermits, SiteAddress};
 use super::fetch::{Fetcher, Timeouts};
@@ -17,6 +16,7 @@ use super::html::site_urls::Site;
 use super::outcome::{
     Blocker, CrawlEnd, WalkEnd, checkpoint_in_time, is_long_enough_to_hand_back, rest, rest_after_last_request,
 };
+use super::policy_and_budget::{Budget, Job, Ledger, Policy, Stopwatch};
 use super::politeness::robots_fetch::RulesError;
 use super::politeness::robots_rules::{RobotsCache, rules_of};
 use super::politeness::{Politeness, PolitenessState};

@@ -20,7 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::order_result_and_pacer::{ConnectFailure, Observation, Observer, Phases, ProbeError, RequestPacer, Target};
+use super::order_and_result::{ConnectFailure, Observation, Observer, Phases, ProbeError, Target};
+use super::request_pacer::RequestPacer;
 use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 use crate::net::request_context::RequestContext;

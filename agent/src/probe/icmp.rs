@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
 use super::http::Endpoint;
-use super::order_result_and_pacer::{
-    ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer,
-};
+use super::order_and_result::{ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder};
+use super::request_pacer::RequestPacer;
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::address_locks::AddressLocks;
 use super::measure_host::{self, measure_paced, sample_settled};
-use super::order_result_and_pacer::AddressLocks;
 use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
 use super::{HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http};
 use crate::net::origin::Origin;

@@ -7,9 +7,8 @@ use url::Url;
 
 use super::http::{self, Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::icmp;
-use super::order_result_and_pacer::{
-    HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer, Target,
-};
+use super::order_and_result::{HostMeasurement, Metric, Observation, Observer, Phases, ProbeError, ProbeOrder, Target};
+use super::request_pacer::RequestPacer;
 use super::sample_schedule::{Event, SampleSchedule, Step};
 use crate::metrics::{METRICS, SampleResult};
 use crate::net::guard::Guard;

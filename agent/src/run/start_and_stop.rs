@@ -15,7 +15,7 @@ use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
 use crate::metrics::{self, METRICS};
 use crate::net::request_context::RequestBase;
-use crate::session::opening::Schedulers;
+use crate::session::known_schedulers::Schedulers;
 use crate::session::work::Work;
 use crate::{VERSION, crawl, net, session, warc};
 

@@ -11,7 +11,8 @@ use rand::{Rng, RngExt};
 use tokio_util::sync::CancellationToken;
 
 use super::active_session::ActiveSession;
-use super::opening::{AgentReplaced, Schedulers, SessionConfig, SessionEnd, connect};
+use super::known_schedulers::Schedulers;
+use super::opening::{AgentReplaced, SessionConfig, SessionEnd, connect};
 use super::permits_and_events::WorkEvent;
 use super::work::Work;
 use crate::machine::clock::BootTime;

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::opening::{Schedulers, SessionEnd, refused_or_broken};
+use super::known_schedulers::Schedulers;
+use super::opening::{SessionEnd, refused_or_broken};
 use super::work::Work;
 use super::*;
 use crate::config::StoreConfig;

@@ -13,14 +13,14 @@
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`cloud`]: the possible points of a site, and their weights by the site's measurements;
-//! - [`site_prediction`]: the predictions for a site.
+//! - [`site_prediction_and_confirmers`]: the predictions for a site.
 
 mod cloud;
 mod kriging;
 mod layout;
 mod map;
-mod site_prediction;
+mod site_prediction_and_confirmers;
 
 pub use map::Refined;
 pub(super) use map::{HeldOut, MOST_AGENTS, Prepared};
-pub use site_prediction::{Posterior, PredictedRtt, Prediction, SitePlace};
+pub use site_prediction_and_confirmers::{Posterior, PredictedRtt, Prediction, SitePlace};

@@ -19,10 +19,10 @@ use super::outcome::{self, Ending, ExternalCrawl, Started, Target, judge, withou
 use super::output_log::{OutputLog, copy_output};
 use super::processes::{Guardian, ProcessGroup};
 use crate::config::{ExecConfig, program};
-use crate::crawl::budget::Budget;
 use crate::crawl::fetch::Timeouts;
 use crate::crawl::fetch::site_address::SiteAddress;
 use crate::crawl::outcome::{CrawlEnd, WalkEnd, rest, rest_after_last_request};
+use crate::crawl::policy_and_budget::Budget;
 use crate::crawl::site_crawl::find_origin;
 use crate::crawl::{Job, Policy};
 use crate::disk::crawl_files::LeaseFolders;

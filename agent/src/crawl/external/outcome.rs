@@ -15,9 +15,9 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::crawl::budget::Job;
 use crate::crawl::fetch::site_address::AddressPermits;
 use crate::crawl::outcome::{CrawlEnd, Outcome, WalkEnd};
+use crate::crawl::policy_and_budget::Job;
 use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
 use crate::disk::crawl_files::LeaseKey;
 use crate::net::origin::Origin;

@@ -24,8 +24,8 @@ use prost::{Message as _, decode_length_delimiter};
 
 use super::known_paths::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange, LogReader};
-use crate::crawl::budget::MAX_HOSTS;
 use crate::crawl::html::site_urls::SitePath;
+use crate::crawl::policy_and_budget::MAX_HOSTS;
 
 /// Maximum size of a checkpoint.
 pub(super) const MAX_BYTES: usize = 1 << 20;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::path_patterns::{matches, path_spelling, pattern_spelling};
+use super::path_filter::{matches, path_spelling, pattern_spelling};
 use super::robots_fetch::{RulesError, fetch};
 use crate::crawl::fetch::Fetcher;
 use crate::crawl::html::site_urls::{Site, SitePath};

@@ -6,12 +6,12 @@ use std::collections::{HashSet, VecDeque};
 use reqwest::Url;
 
 use super::visit_pages::{MAX_REDIRECTS, Walk};
-use crate::crawl::budget::Budget;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_urls::SitePath;
 use crate::crawl::html::sitemap_parser::{Sitemap, SitemapReader};
 use crate::crawl::outcome::WalkEnd;
+use crate::crawl::policy_and_budget::Budget;
 
 /// Maximum number of sitemaps to read per site. This many full sitemaps list two and a half million
 /// pages.

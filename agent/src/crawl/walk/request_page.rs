@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::visit_pages::{StepState, UnreadPage, Walk};
-use crate::crawl::budget::Budget;
 use crate::crawl::fetch::CrawlResponse;
 use crate::crawl::fetch::failure_cause::{FetchError, Trouble};
 use crate::crawl::html::links::LinkExtractor;
 use crate::crawl::html::site_urls::SitePath;
 use crate::crawl::outcome::{Blocker, WalkEnd};
+use crate::crawl::policy_and_budget::Budget;
 use crate::crawl::politeness::page_directives::header_forbids_following;
 use crate::crawl::politeness::pauses::ATTEMPTS;
 

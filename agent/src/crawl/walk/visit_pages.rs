@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::crawl::budget::{Budget, Ledger, Policy, Stopwatch, unix_ms};
 use crate::crawl::fetch::Fetcher;
 use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::frontier::crawl_storage::{CrawlSnapshot, StateWriter};
@@ -15,6 +14,7 @@ use crate::crawl::frontier::{Frontier, QueueEntry};
 use crate::crawl::html::links::{LinkExtractor, Links};
 use crate::crawl::html::site_urls::{Fingerprint, Site, SitePath};
 use crate::crawl::outcome::{Blocker, WalkEnd, is_worth_handing_back};
+use crate::crawl::policy_and_budget::{Budget, Ledger, Policy, Stopwatch, unix_ms};
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots_fetch::RulesError;
 use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, rules_of};

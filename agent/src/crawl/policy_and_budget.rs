@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::fetch::failure_cause::Trouble;
 use super::frontier::CrawlTotals;
-use super::politeness::path_patterns::PathFilter;
+use super::politeness::path_filter::PathFilter;
 use crate::machine::clock;
 use crate::net::origin::Origin;
 

@@ -1,18 +1,9 @@
 //! What to measure, how, and at which address; the result, or why a host could not be measured.
-//! Holds the locks on addresses, and the pacer, which pauses before every request to a host.
-//!
-//! The scheduler gives the lock on an address to only one order at a time, across all agents, and
-//! the order contains the address ([`AddressLock`]). Without locks, a machine with many names could
-//! get one request a second for each name. If another order on this agent is using the address, the
-//! new order waits for a few seconds ([`AddressLocks`]).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::OwnedMutexGuard;
-
+use super::address_locks::AddressLock;
 use super::sample_schedule;
 use crate::net::dns::DnsError;
 use crate::net::guard::{RefusedAddress, ResolveError};
@@ -185,107 +176,5 @@ impl From<ResolveError> for ProbeError {
             ResolveError::Dns(error) => Self::Dns(error),
             ResolveError::Refused(refused) => Self::Guard(refused),
         }
-    }
-}
-
-/// Makes the prober pause before every request.
-#[derive(Debug)]
-pub(crate) struct RequestPacer {
-    interval: Duration,
-    paused: bool,
-    sent: u32,
-}
-
-impl RequestPacer {
-    pub(crate) const fn new(interval: Duration) -> Self {
-        Self { interval, paused: false, sent: 0 }
-    }
-
-    /// Waits until a request may be sent. Returns immediately if no request was sent since the last
-    /// pause.
-    pub(crate) async fn pause(&mut self) {
-        if !self.paused {
-            tokio::time::sleep(self.interval).await;
-            self.paused = true;
-        }
-    }
-
-    /// Records that a request was sent or a connection was attempted, so that the next request
-    /// needs a pause.
-    pub(crate) const fn spend(&mut self) {
-        self.paused = false;
-        self.sent += 1;
-    }
-
-    pub(crate) const fn sent(&self) -> u32 {
-        self.sent
-    }
-}
-
-/// Maximum time for which an order waits for the lock on its address. If the address has few sites,
-/// the order usually gets the lock in time. If the address has many sites, waiting orders are
-/// reported to the scheduler before they expire.
-const WAIT: Duration = Duration::from_secs(5);
-/// Above this number of locks, those that no order uses are removed.
-const SWEPT_BEYOND: usize = 4096;
-
-/// The address at which an order may be carried out. The scheduler sends at most one order at a
-/// time for each address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddressLock {
-    /// Any address to which the name resolves.
-    Anywhere,
-    /// Only this address, if the name resolves to it.
-    At(IpAddr),
-    /// No address yet: the order only resolves the name, and sends no request.
-    Nowhere,
-}
-
-impl AddressLock {
-    /// Whether an order may be carried out at this address.
-    pub(super) fn is_at(self, address: IpAddr) -> bool {
-        match self {
-            Self::Anywhere => true,
-            Self::At(lock) => lock == address,
-            Self::Nowhere => false,
-        }
-    }
-
-    /// The address to try first, in case a name has several.
-    pub(super) const fn address(self) -> Option<IpAddr> {
-        match self {
-            Self::At(address) => Some(address),
-            Self::Anywhere | Self::Nowhere => None,
-        }
-    }
-}
-
-/// The locks of the orders that one agent is carrying out.
-#[derive(Debug)]
-pub(super) struct AddressLocks {
-    pub(super) wait: Duration,
-    /// A lock for each address. The outer lock is never held across an await.
-    locks: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
-}
-
-impl Default for AddressLocks {
-    fn default() -> Self {
-        Self { wait: WAIT, locks: Mutex::default() }
-    }
-}
-
-impl AddressLocks {
-    /// Waits for the lock on an address; `None` if it is not free in time.
-    pub(super) async fn lock(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
-        let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            if locks.len() > SWEPT_BEYOND {
-                locks.retain(|_, lock| lock.strong_count() > 0);
-            }
-            let lock = locks.get(&address).and_then(Weak::upgrade).unwrap_or_default();
-            locks.insert(address, Arc::downgrade(&lock));
-            lock
-        };
-        tokio::time::timeout(self.wait, lock.lock_owned()).await.ok()
     }
 }
