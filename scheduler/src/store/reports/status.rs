@@ -219,4 +219,26 @@ mod tests {
         let (listed, more) = unfinished(&mut conn, 1).await.expect("read");
         assert_eq!((listed[0].name.as_str(), listed.len(), more), ("new", 1, 1));
     }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn unmet_tasks_are_counted_up_to_a_limit(mut conn: Conn) {
+        fixtures::batch(&mut conn, "b", "random").await;
+        fixtures::execute(&mut conn, "insert into batch_constraints select id, '{}', 'excluded', '{}' from batches")
+            .await;
+        // Adds sites and their unmet tasks until there are $1.
+        let add = "
+            with added as (
+                insert into sites (name)
+                select 's' || n || '.cn' from generate_series((select count(*) + 1 from sites), $1) n returning id
+            ), held as (
+                insert into tasks (batch_id, site_id, state, held)
+                select b.id, added.id, 'located', true from batches b cross join added returning id, batch_id, site_id
+            )
+            insert into task_holds (task_id, batch_id, site_id, cause) select id, batch_id, site_id, 'unmet' from held";
+        for (all, unmet, more) in [(9_999_i64, 9_999, false), (10_001, 10_000, true)] {
+            fixtures::execute_for(&mut conn, add, all).await;
+            let (listed, _) = unfinished(&mut conn, 1).await.expect("read");
+            assert_eq!((listed[0].unmet, listed[0].more_unmet), (unmet, more), "of {all}");
+        }
+    }
 }
