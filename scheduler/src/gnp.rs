@@ -35,7 +35,7 @@ mod refined;
 mod switches;
 pub mod trust;
 
-pub use anycast_verdict::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
+pub use anycast_verdict::{AnycastDetector, Observation, SuspectedSite};
 pub use elect::election_and_replacement::{ELECTION_SEED, ElectedLandmark, elect, elect_held_out, replace_landmark};
 pub use elect::eligibility_and_cost::{ElectError, FEWEST_ELECTED, Nominee, SMALL_FLEET};
 pub use elect::landmark_worth::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};

@@ -68,15 +68,6 @@ pub(super) struct MapJudge {
     limit: f64,
 }
 
-/// A host whose score exceeds the limit.
-pub(super) struct SuspectHost {
-    /// The probability that the host has several locations, from 0 to 1.
-    pub(super) confidence: f64,
-    /// The host's score minus the limit.
-    pub(super) beyond: f64,
-    pub(super) pairs: ShortPairs,
-}
-
 impl MapJudge {
     /// Builds the judge of an epoch's map, with the mesh to which the map was fitted; `None` if
     /// there are too few agents.
@@ -99,9 +90,13 @@ impl MapJudge {
         Some(judge)
     }
 
-    /// The finding that a host has several locations; `None` if the host's score does not exceed
-    /// the limit.
-    pub(super) fn suspect(&self, seen: impl Iterator<Item = (AgentId, Rtt)>) -> Option<SuspectHost> {
+    /// The confidence that a host has several locations, and a sentence about the round trips;
+    /// `None` if the host's score does not exceed the limit. `name` returns an agent's name.
+    pub(super) fn evidence(
+        &self,
+        seen: impl Iterator<Item = (AgentId, Rtt)>,
+        name: impl Fn(AgentId) -> String,
+    ) -> Option<(f64, String)> {
         // Only landmarks' measurements are used, as for the agents' scores from which the limit is
         // computed.
         let measured: Vec<(AgentId, Rtt)> = seen.filter(|(prober, _)| self.places.knows(*prober)).collect();
@@ -109,8 +104,16 @@ impl MapJudge {
         if beyond <= 0.0 {
             return None;
         }
-        let pairs = short_pairs(&self.mesh, &measured);
-        Some(SuspectHost { confidence: confidence(beyond), beyond, pairs })
+        let ShortPairs { far_below, shortest, .. } = short_pairs(&self.mesh, &measured);
+        let mut evidence = "several places explain the round trips better than one".to_owned();
+        if let Some(((a, b), sum, apart)) = shortest {
+            let (a, b) = (name(a), name(b));
+            evidence += &format!("; {a} and {b} measure {sum} to it in sum, but {apart} to each other");
+        }
+        if far_below > 1 {
+            evidence += &format!(", and {far_below} separate pairs measure less than 0.8 of their distance in sum");
+        }
+        Some((confidence(beyond), evidence))
     }
 
     /// Returns the score for several locations; `None` if there are too few measurements. If
@@ -301,15 +304,15 @@ const FAR_BELOW: f64 = 0.8;
 const SOFTENING_MS: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ShortPairs {
+struct ShortPairs {
     /// The total of `ln(distance / sum)` over the matched pairs of landmarks, where `sum` is the sum
     /// of the two landmarks' round trips to the site. Only pairs whose sum is below their distance
     /// are matched, so no term is negative.
     total: f64,
-    pub(super) far_below: usize,
+    far_below: usize,
     /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round
     /// trips, and their distance.
-    pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
+    shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
 }
 
 /// Matches the landmarks that measured a host into pairs.

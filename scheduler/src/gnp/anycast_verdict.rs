@@ -29,7 +29,7 @@ use crate::model::geo::{Position, great_circle_km, least_round_trip};
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::anycast_score_and_limit::{MapJudge, SuspectHost};
+use super::anycast_score_and_limit::MapJudge;
 
 /// A landmark's observation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +40,13 @@ pub struct Observation {
     pub address: Option<IpAddr>,
 }
 
-/// Whether a host has one location or several.
+/// A site that may stand in several places.
 #[derive(Debug, Clone, PartialEq)]
-pub enum LocationVerdict {
-    /// There is not enough evidence of several locations.
-    Unicast,
-    /// The host may have several locations.
-    Suspect {
-        /// The probability that the host has several locations, from 0 to 1.
-        confidence: f64,
-        /// The evidence, strongest first; not empty.
-        evidence: Vec<AnycastEvidence>,
-    },
+pub struct SuspectedSite {
+    /// The confidence, from 0 to 1; 1 is certain.
+    pub confidence: f64,
+    /// The evidence in words; never empty.
+    pub evidence: String,
 }
 
 /// Judges hosts by the landmarks' measurements. A detector is valid for one epoch.
@@ -73,131 +68,50 @@ impl AnycastDetector {
         Self { positions, map: MapJudge::new(embedding, mesh) }
     }
 
-    /// Judges one host. If a landmark made several observations, only the last one is used.
-    pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
+    /// Judges one host; `None` if there is not enough evidence of several locations. If a landmark
+    /// made several observations, only the last one is used. `name` returns an agent's name.
+    pub fn judge(&self, observations: &[Observation], name: impl Fn(AgentId) -> String) -> Option<SuspectedSite> {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
-        let seen = || once.values().map(|one| (one.landmark, one.rtt));
-        let mut doubt = 1.0;
-        let mut evidence = Vec::new();
-        let mut suspect = false;
+        let seen = once.values().map(|one| (one.landmark, one.rtt));
         let placed = |one: &Observation| Some((one.landmark, one.rtt, *self.positions.get(&one.landmark)?));
         let placed: Vec<(AgentId, Rtt, Position)> = once.values().filter_map(placed).collect();
-        if let Some((confidence, light)) = light_evidence(&placed) {
-            doubt *= 1.0 - confidence;
-            suspect = true;
-            evidence.push(light);
+        let light = light_evidence(&placed, &name);
+        let map = self.map.as_ref().and_then(|map| map.evidence(seen, &name));
+        let addresses = address_evidence(once.values().filter_map(|one| one.address));
+        // Addresses in one prefix give less confidence, and only strengthen other evidence.
+        let prefixes_differ = addresses.as_ref().is_some_and(|(confidence, _)| *confidence >= TWO_PREFIXES);
+        if light.is_none() && map.is_none() && !prefixes_differ {
+            return None;
         }
-        if let Some(SuspectHost { confidence, beyond, pairs }) = self.map.as_ref().and_then(|map| map.suspect(seen())) {
-            doubt *= 1.0 - confidence;
-            suspect = true;
-            evidence.push(AnycastEvidence::Map { beyond, pair: pairs.shortest, short_pairs: pairs.far_below });
-        }
-        if let Some((confidence, differ)) = address_evidence(once.values().filter_map(|one| one.address)) {
-            doubt *= 1.0 - confidence;
-            suspect |= matches!(differ, AnycastEvidence::Prefixes { .. });
-            evidence.push(differ);
-        }
-        if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum AnycastEvidence {
-    /// Two landmarks' round trips to the host add up to less than light in fibre needs for a round
-    /// trip between the two landmarks.
-    Light {
-        pair: (AgentId, AgentId),
-        /// The sum of the two round trips.
-        sum: Rtt,
-        /// The great-circle distance between the landmarks, in kilometres.
-        way_km: f64,
-        /// The shortest possible round trip between the landmarks at the speed of light in fibre,
-        /// in milliseconds.
-        least_ms: f64,
-    },
-    /// The map: several locations explain the round trips better than any single one.
-    Map {
-        /// The host's score minus the limit above which a host is suspect.
-        beyond: f64,
-        /// The pair of landmarks for which the sum of their round trips to the host is smallest in
-        /// relation to the distance between them. The tuple also contains this sum and distance.
-        /// `None` if the round trips of no pair add up to less than the pair's distance.
-        pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
-        /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than
-        /// 0.8 of the pair's distance.
-        short_pairs: usize,
-    },
-    /// Landmarks resolved addresses in different prefixes.
-    Prefixes {
-        prefixes: usize,
-        /// Number of landmarks that resolved an address.
-        landmarks: usize,
-        /// One address from each of the first two prefixes.
-        examples: (IpAddr, IpAddr),
-    },
-    /// Landmarks resolved different addresses in one prefix.
-    Addresses {
-        addresses: usize,
-        /// Number of landmarks that resolved an address.
-        landmarks: usize,
-    },
-}
-
-impl AnycastEvidence {
-    /// Describes the evidence for human readers; `name` returns an agent's name.
-    pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
-        match *self {
-            Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
-                "{} and {} measure {sum} to it in sum, but light in fibre needs {least_ms:.1} ms for the {way_km:.0} \
-                 km between them",
-                name(a),
-                name(b)
-            ),
-            Self::Map { pair, short_pairs, .. } => {
-                let mut words = "several places explain the round trips better than one".to_owned();
-                if let Some(((a, b), sum, apart)) = pair {
-                    let (a, b) = (name(a), name(b));
-                    words = format!("{words}; {a} and {b} measure {sum} to it in sum, but {apart} to each other");
-                }
-                if short_pairs > 1 {
-                    words = format!(
-                        "{words}, and {short_pairs} separate pairs measure less than 0.8 of their distance in sum"
-                    );
-                }
-                words
-            }
-            Self::Prefixes { prefixes, landmarks, examples: (a, b) } => {
-                format!("{landmarks} landmarks were sent to {prefixes} different networks, {a} and {b} among them")
-            }
-            Self::Addresses { addresses, landmarks } => {
-                format!("{landmarks} landmarks were sent to {addresses} addresses of one network")
-            }
-        }
+        let (confidences, sentences): (Vec<f64>, Vec<String>) = [light, map, addresses].into_iter().flatten().unzip();
+        let doubt: f64 = confidences.into_iter().map(|confidence| 1.0 - confidence).product();
+        Some(SuspectedSite { confidence: 1.0 - doubt, evidence: sentences.join("; ") })
     }
 }
 
 /// The confidence that a host has several locations if a pair of landmarks is too fast for light.
 const CONFIDENCE: f64 = 1.0;
 
-/// Compares the sum of two landmarks' round trips to the host with the time that light needs for a
-/// round trip between the landmarks. Returns the confidence, and the evidence of the pair of
-/// landmarks whose sum is farthest below the time that light needs; `None` if no pair's sum is too
-/// short.
-fn light_evidence(placed: &[(AgentId, Rtt, Position)]) -> Option<(f64, AnycastEvidence)> {
+/// Compares the sum of two landmarks' round trips to the host with the time that light in fibre
+/// needs for a round trip between the landmarks. Returns the confidence, and a sentence about the
+/// pair of landmarks whose sum is farthest below the time that light needs; `None` if no pair's sum
+/// is too short.
+fn light_evidence(placed: &[(AgentId, Rtt, Position)], name: impl Fn(AgentId) -> String) -> Option<(f64, String)> {
     let pairs = placed.iter().enumerate().flat_map(|(i, a)| placed[..i].iter().map(move |b| (b, a)));
-    let short = pairs.filter_map(|(&(a, to_a, at), &(b, to_b, bt))| {
+    let short = pairs.filter_map(|(a, b)| {
+        let (&(_, to_a, at), &(_, to_b, bt)) = (a, b);
         let sum = to_a.as_duration() + to_b.as_duration();
         let least = least_round_trip(at, bt);
         let sum_rtt = Rtt::try_new(sum).ok()?;
-        let evidence = AnycastEvidence::Light {
-            pair: (a, b),
-            sum: sum_rtt,
-            way_km: great_circle_km(at, bt),
-            least_ms: least.as_secs_f64() * 1e3,
-        };
-        (sum < least).then(|| (least.saturating_sub(sum), evidence))
+        (sum < least).then(|| (least.saturating_sub(sum), sum_rtt, least, a, b))
     });
-    short.max_by_key(|(short, _)| *short).map(|(_, evidence)| (CONFIDENCE, evidence))
+    let (_, sum, least, &(a, _, at), &(b, _, bt)) = short.max_by_key(|(short, ..)| *short)?;
+    let (a, b, least_ms, way_km) = (name(a), name(b), least.as_secs_f64() * 1e3, great_circle_km(at, bt));
+    let evidence = format!(
+        "{a} and {b} measure {sum} to it in sum, but light in fibre needs {least_ms:.1} ms for the {way_km:.0} km \
+         between them"
+    );
+    Some((CONFIDENCE, evidence))
 }
 
 /// The lengths, in bits, of the longest IPv4 and IPv6 prefixes that are routed throughout the
@@ -217,28 +131,32 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// alone.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The confidence that there are several locations, and the evidence; `None` if the landmarks
-/// resolved at most one address of each family (IPv4 and IPv6). `seen` contains the address that
-/// each landmark resolved. IPv4 and IPv6 addresses are not compared with each other, because most
-/// hosts have both kinds.
-fn address_evidence(seen: impl Iterator<Item = IpAddr>) -> Option<(f64, AnycastEvidence)> {
+/// The confidence that there are several locations, and a sentence about the addresses; `None` if
+/// the landmarks resolved at most one address of each family (IPv4 and IPv6). `seen` contains the
+/// address that each landmark resolved. IPv4 and IPv6 addresses are not compared with each other,
+/// because most hosts have both kinds.
+fn address_evidence(seen: impl Iterator<Item = IpAddr>) -> Option<(f64, String)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = seen.map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
     [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-fn of_family(seen: &[IpAddr]) -> Option<(f64, AnycastEvidence)> {
+fn of_family(seen: &[IpAddr]) -> Option<(f64, String)> {
     let addresses: BTreeSet<IpAddr> = seen.iter().copied().collect();
     let prefixes: BTreeSet<u128> = addresses.iter().copied().map(prefix).collect();
+    let landmarks = seen.len();
     if prefixes.len() > 1 {
         let first = *addresses.first()?;
         let other = addresses.iter().copied().find(|address| prefix(*address) != prefix(first))?;
-        let spread = part(prefixes.len() - 2, seen.len().saturating_sub(2));
+        let spread = part(prefixes.len() - 2, landmarks.saturating_sub(2));
         let confidence = TWO_PREFIXES + (EVERY_LANDMARK_ITS_OWN - TWO_PREFIXES) * spread;
-        let (prefixes, landmarks) = (prefixes.len(), seen.len());
-        return Some((confidence, AnycastEvidence::Prefixes { prefixes, landmarks, examples: (first, other) }));
+        let prefixes = prefixes.len();
+        let evidence =
+            format!("{landmarks} landmarks were sent to {prefixes} different networks, {first} and {other} among them");
+        return Some((confidence, evidence));
     }
-    (addresses.len() > 1)
-        .then_some((ONE_PREFIX, AnycastEvidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
+    let addresses = addresses.len();
+    let evidence = || format!("{landmarks} landmarks were sent to {addresses} addresses of one network");
+    (addresses > 1).then(|| (ONE_PREFIX, evidence()))
 }
 
 /// The first [`PREFIX_V4`] or [`PREFIX_V6`] bits of an address, as a number.
@@ -297,20 +215,22 @@ mod tests {
         seen
     }
 
+    fn name(agent: AgentId) -> String {
+        format!("a{agent}")
+    }
+
     #[test]
     fn a_host_in_one_place_is_not_suspect_and_one_at_every_corner_is() {
         for seed in 0..5 {
             let (map, mesh) = world(seed);
             let detector = AnycastDetector::new(&map, &mesh, BTreeMap::new());
             for at in [[20.0, 30.0, 2.0], [100.0, 100.0, 40.0], [190.0, 10.0, 5.0]] {
-                assert_eq!(detector.judge(&seen(&map, &[at])), LocationVerdict::Unicast, "seed {seed}, {at:?}");
+                assert_eq!(detector.judge(&seen(&map, &[at]), name), None, "seed {seed}, {at:?}");
             }
             let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
-            let verdict = detector.judge(&seen(&map, &corners));
-            let LocationVerdict::Suspect { confidence, evidence } = verdict else { panic!("seed {seed}: {verdict:?}") };
+            let SuspectedSite { confidence, evidence } = detector.judge(&seen(&map, &corners), name).unwrap();
             assert!(confidence > 0.5 && confidence < 1.0, "{confidence}");
-            let words = evidence[0].words(|agent| format!("a{agent}"));
-            assert!(words.starts_with("several places explain the round trips better than one"), "{words}");
+            assert!(evidence.starts_with("several places explain the round trips better than one"), "{evidence}");
         }
     }
 
@@ -321,13 +241,11 @@ mod tests {
         let positions = BTreeMap::from([(agent(1), beijing), (agent(2), frankfurt)]);
         let detector = AnycastDetector::without_map(positions);
         let seen = |millis: f64| [1, 2, 3].map(|i| Observation { landmark: agent(i), rtt: rtt(millis), address: None });
-        let LocationVerdict::Suspect { confidence, evidence } = detector.judge(&seen(20.0)) else {
-            panic!("not suspect")
-        };
+        let SuspectedSite { confidence, evidence } = detector.judge(&seen(20.0), name).unwrap();
         assert!((confidence - 1.0).abs() < f64::EPSILON);
-        let words = evidence[0].words(|agent| format!("a{agent}"));
-        assert!(words.starts_with("a1 and a2 measure 40.0 ms to it in sum, but light in fibre needs 7"), "{words}");
-        assert_eq!(detector.judge(&seen(40.0)), LocationVerdict::Unicast, "80 ms is enough for Beijing and Frankfurt");
+        let beaten = "a1 and a2 measure 40.0 ms to it in sum, but light in fibre needs 7";
+        assert!(evidence.starts_with(beaten), "{evidence}");
+        assert_eq!(detector.judge(&seen(40.0), name), None, "80 ms is enough for Beijing and Frankfurt");
     }
 
     #[test]
@@ -336,11 +254,10 @@ mod tests {
         let detector = AnycastDetector::without_map(BTreeMap::new());
         let host = seen(&map, &[[20.0, 30.0, 2.0]]);
         let robin = with_addresses(host.clone(), &["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
-        assert_eq!(detector.judge(&robin), LocationVerdict::Unicast);
+        assert_eq!(detector.judge(&robin, name), None);
         let apart = with_addresses(host, &["192.0.2.1", "198.51.100.7", "192.0.2.1"]);
-        let LocationVerdict::Suspect { evidence, .. } = detector.judge(&apart) else { panic!("not suspect") };
-        let words = evidence[0].words(|agent| agent.to_string());
-        assert_eq!(words, "3 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.7 among them");
+        let SuspectedSite { evidence, .. } = detector.judge(&apart, name).unwrap();
+        assert_eq!(evidence, "3 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.7 among them");
     }
 
     #[test]
@@ -349,12 +266,10 @@ mod tests {
         let detector = AnycastDetector::new(&map, &mesh, BTreeMap::new());
         let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
         let seen = seen(&map, &corners);
-        assert_ne!(detector.judge(&seen), LocationVerdict::Unicast);
-        assert_eq!(
-            detector.judge(&seen[..crate::gnp::anycast_score_and_limit::FEWEST_MEASURED - 1]),
-            LocationVerdict::Unicast
-        );
-        assert_eq!(detector.judge(&[]), LocationVerdict::Unicast);
+        assert_ne!(detector.judge(&seen, name), None);
+        let few = &seen[..crate::gnp::anycast_score_and_limit::FEWEST_MEASURED - 1];
+        assert_eq!(detector.judge(few, name), None);
+        assert_eq!(detector.judge(&[], name), None);
     }
 
     proptest! {
@@ -371,12 +286,12 @@ mod tests {
                 Observation { landmark: agent(i), rtt: Rtt::try_from_micros(us).unwrap(), address: None }
             };
             let mut seen: Vec<Observation> = micros.iter().enumerate().map(observation).collect();
-            let verdict = detector.judge(&seen);
-            if let LocationVerdict::Suspect { confidence, evidence } = &verdict {
+            let verdict = detector.judge(&seen, name);
+            if let Some(SuspectedSite { confidence, evidence }) = &verdict {
                 prop_assert!((0.0..=1.0).contains(confidence) && !evidence.is_empty());
             }
             seen.reverse();
-            prop_assert_eq!(verdict, detector.judge(&seen));
+            prop_assert_eq!(verdict, detector.judge(&seen, name));
         }
     }
 

@@ -17,14 +17,14 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::gnp::{AnycastDetector, Embedding, FEWEST_LANDMARKS, LocationVerdict, Locator, Mesh, Observation, Solver};
+use crate::gnp::{AnycastDetector, Embedding, FEWEST_LANDMARKS, Locator, Mesh, Solver, SuspectedSite};
 use crate::jobs::fit::landmarks::MeshState;
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
 use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
-use crate::store::sites::positions_and_verdicts::{self, SuspectedSite};
+use crate::store::sites::positions_and_verdicts;
 use crate::store::tasks::measuring_and_rounds::{self, MeasuredSite};
 use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::{agents, measurements};
@@ -246,7 +246,8 @@ impl Judge {
         let detector = self.detector(conn, embedding, positions).await?;
         let observations = measurements::observations(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {
-            observations.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
+            let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_else(|| format!("agent {agent}"));
+            observations.into_iter().map(|(site, seen)| (site, detector.judge(&seen, name))).collect()
         })
         .await
         .context("judge sites")
@@ -279,21 +280,6 @@ impl Judge {
         let detector = Arc::new(detector);
         *self.detector.lock().unwrap_or_else(PoisonError::into_inner) = Some((made_from, Arc::clone(&detector)));
         Ok(detector)
-    }
-}
-
-fn suspicion(
-    detector: &AnycastDetector,
-    seen: &[Observation],
-    names: &HashMap<AgentId, String>,
-) -> Option<SuspectedSite> {
-    match detector.judge(seen) {
-        LocationVerdict::Unicast => None,
-        LocationVerdict::Suspect { confidence, evidence } => {
-            let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_else(|| format!("agent {agent}"));
-            let words: Vec<String> = evidence.iter().map(|evidence| evidence.words(name)).collect();
-            Some(SuspectedSite { confidence, evidence: words.join("; ") })
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::batches::cancel_retry_remove::extent;
 use super::convert::{InvalidField, Places, TimeRange, count, duration, globe_position, rtt, timestamp};
 use super::named::{self, Unknown};
 use crate::Scheduler;
-use crate::gnp::Placement;
+use crate::gnp::{Placement, SuspectedSite};
 use crate::model::constraints::Constraints;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
@@ -24,7 +24,7 @@ use crate::store::measurements::orders::{self, OpenOrder};
 use crate::store::measurements::site_measurements::{self, ResolvedAddress};
 use crate::store::reports::explain::{self as records, Task, TaskChoice};
 use crate::store::sites::open_circuits::{self, CircuitFilter, OpenCircuit};
-use crate::store::sites::positions_and_verdicts::{self, Source, SuspectedSite};
+use crate::store::sites::positions_and_verdicts::{self, Source};
 use crate::store::sites::{self, Candidate, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain::{self, ExplainedWait, WaitDetail};
 

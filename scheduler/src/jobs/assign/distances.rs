@@ -10,13 +10,13 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::config::Draws;
-use crate::gnp::{Placement, PredictedRtt, SitePlace};
+use crate::gnp::{Placement, PredictedRtt, SitePlace, SuspectedSite};
 use crate::model::geo::Position;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::agents_and_loads::AvailableAgent;
 use crate::store::assignments::past_crawls_and_site_facts::{self, CrawledSite};
 use crate::store::embeddings::placements;
-use crate::store::sites::positions_and_verdicts::{self, SuspectedSite};
+use crate::store::sites::positions_and_verdicts;
 use crate::store::{self, agents, measurements};
 use crate::strategy::learned_distances::{CrawlObservation, LearnedCorrections, measured_by_crawls, teach};
 use crate::strategy::similar_sites::SimilarCrawls;

@@ -187,6 +187,7 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gnp::SuspectedSite;
     use crate::gnp::trust::Kind;
     use crate::model::{CrawlEnding, LeaseToken};
     use crate::store::fixtures::{self, Conn};
@@ -219,7 +220,7 @@ mod tests {
             learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
             [(15_000, 20_000)]
         );
-        let suspicion = positions_and_verdicts::SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
+        let suspicion = SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
         positions_and_verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
         assert!(residuals(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
         positions_and_verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");

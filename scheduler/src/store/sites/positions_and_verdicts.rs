@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use sqlx::PgConnection;
 
+use crate::gnp::SuspectedSite;
 use crate::model::SiteId;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
@@ -135,15 +136,6 @@ pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashM
         }
     }
     Ok(found)
-}
-
-/// A site that may stand in several places.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SuspectedSite {
-    /// The confidence, from 0 to 1; 1 is certain.
-    pub confidence: f64,
-    /// The evidence in words; never empty.
-    pub evidence: String,
 }
 
 /// Stores verdicts, replacing earlier ones. `None` means that the site stands in one place.
