@@ -17,6 +17,7 @@ use sqlx::PgPool;
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::config::{self, ConfigError};
 use crate::machine::secret::{Secret, SecretHash};
+use crate::model::words;
 use crate::store::{self, settings};
 use crate::wake::Wakes;
 
@@ -195,43 +196,23 @@ pub struct Defaults {
     pub color: Option<DefaultColor>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DefaultFormat {
-    Table,
-    Json,
-    Csv,
-}
-
-impl DefaultFormat {
+words!(
     /// The value of `--format`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Table => "table",
-            Self::Json => "json",
-            Self::Csv => "csv",
-        }
+    DefaultFormat {
+        Table = "table",
+        Json = "json",
+        Csv = "csv",
     }
-}
+);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DefaultColor {
-    Auto,
-    Always,
-    Never,
-}
-
-impl DefaultColor {
+words!(
     /// The value of `--color`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
+    DefaultColor {
+        Auto = "auto",
+        Always = "always",
+        Never = "never",
     }
-}
+);
 
 /// Serialises one URL as a string, and several as a list.
 mod one_or_more {

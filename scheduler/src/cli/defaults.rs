@@ -44,9 +44,9 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
                     })?)
                 }
                 _ => match flag {
-                    "format" => stored.format.map(DefaultFormat::word),
+                    "format" => stored.format.map(DefaultFormat::name),
                     "wide" => stored.wide.map(|wide| if wide { "true" } else { "false" }),
-                    _ => stored.color.map(DefaultColor::word),
+                    _ => stored.color.map(DefaultColor::name),
                 },
             };
         chosen.extend(value.map(|value| (flag, value)));

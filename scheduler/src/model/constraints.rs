@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::quota_and_address_budget::{self, QuotaUse};
-use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, durations_and_sizes, naming};
+use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, durations_and_sizes, naming, words};
 
 /// Maximum number of values in a list of constraints, and of tags of an agent. This maximum is
 /// small, because the scheduler often compares all values with every agent.
@@ -20,24 +20,16 @@ pub const MAX_VALUES: usize = 16;
 /// Maximum length of a tag in bytes. Tags are short, because tables display them.
 const MAX_TAG: usize = 32;
 
-/// What happens to a task that no agent may crawl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum UnmetAction {
-    /// It waits for an agent that may crawl it.
-    #[default]
-    Wait,
-    Fail,
-}
-
-impl UnmetAction {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Fail => "fail",
-        }
+words!(
+    /// What happens to a task that no agent may crawl.
+    #[derive(Default, ValueEnum)]
+    UnmetAction {
+        /// It waits for an agent that may crawl it.
+        #[default]
+        Wait = "wait",
+        Fail = "fail",
     }
-}
+);
 
 /// A batch's constraints on its agents. An empty or absent value is no constraint. Constraints are
 /// stored as JSON, which other programs read too.
