@@ -1,20 +1,15 @@
-//! Tests whole simulations: on synthetic matrices, on the layout of the experiment in the paper
-//! (cited in the README), and on measured matrices if their files exist.
+//! Tests whole simulations: on synthetic matrices, and on measured matrices if their files exist.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use rand::rngs::ChaCha8Rng;
-use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::gnp::{PlainSwitches, Tier};
-use crate::model::{Strategy, stats};
-
-const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
-const PAPER_SITES: usize = 203;
+use crate::model::Strategy;
 
 /// Nodes in a square with sides of 200 ms, each with an access delay of some milliseconds. `hole`
 /// returns `true` for a pair that was not measured.
@@ -375,80 +370,4 @@ fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
         score_of(&report, Strategy::GNP_TOP3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
         "{report:?}"
     );
-}
-
-#[derive(Clone)]
-struct LayoutHost {
-    city: String,
-    carrier: String,
-    access: f64,
-}
-
-/// Builds a matrix from the layout in `paper.toml`, agents first, and returns it with the number of
-/// agents. The seed determines where the sites are.
-fn paper(seed: u64) -> (Matrix, usize) {
-    let layout: toml::Table = PAPER.parse().unwrap();
-    let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
-    let place = |city: &toml::Value| {
-        let degrees = |key: &str| city[key].as_float().unwrap().to_radians();
-        (text(city, "name"), (degrees("latitude"), degrees("longitude")))
-    };
-    let cities: Vec<(String, (f64, f64))> = layout["cities"].as_array().unwrap().iter().map(place).collect();
-    let mut ends = Vec::new();
-    for group in layout["agents"].as_array().unwrap() {
-        for _ in 0..group["count"].as_integer().unwrap() {
-            ends.push(LayoutHost { city: text(group, "city"), carrier: text(group, "carrier"), access: 1.0 });
-        }
-    }
-    let agents = ends.len();
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    for _ in 0..PAPER_SITES {
-        let city = cities.choose(&mut rng).unwrap().0.clone();
-        let carrier = (*["Telecom", "Unicom", "Netcom", "CERNET"].choose(&mut rng).unwrap()).to_owned();
-        ends.push(LayoutHost { city, carrier, access: rng.random_range(2.0..8.0) });
-    }
-    let km = |a: &str, b: &str| {
-        let at = |name: &str| cities.iter().find(|(city, _)| city == name).unwrap().1;
-        let ((south, west), (north, east)) = (at(a), at(b));
-        let chord =
-            ((north - south) / 2.0).sin().powi(2) + south.cos() * north.cos() * ((east - west) / 2.0).sin().powi(2);
-        2.0 * 6371.0 * chord.sqrt().asin()
-    };
-    let trip = |a: &LayoutHost, b: &LayoutHost| {
-        let exchanges = ["Beijing", "Shanghai", "Guangzhou"];
-        let through = exchanges.map(|via| km(&a.city, via) + km(via, &b.city)).into_iter().fold(f64::MAX, f64::min);
-        let (path, penalty) = match (a.carrier == b.carrier, a.carrier == "CERNET" || b.carrier == "CERNET") {
-            (true, _) => (km(&a.city, &b.city), 0.0),
-            (false, true) => (through, 25.0),
-            (false, false) => (through, 8.0),
-        };
-        path * 0.015 + penalty + a.access + b.access
-    };
-    (Matrix::of(ends.len(), |i, j| Some(trip(&ends[i], &ends[j]))), agents)
-}
-
-#[test]
-fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones() {
-    let settings = Settings { seeds: 2, tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
-    let judged: Vec<SeedResult> = (0..settings.seeds)
-        .map(|seed| {
-            let (matrix, agents) = paper(seed);
-            let draw = Draw::given(&matrix, (0..agents).collect(), (agents..matrix.nodes()).collect());
-            play_drawing(draw, &settings, seed, &nothing_watched).unwrap()
-        })
-        .collect();
-    let report = Report::of(0, &settings, &judged);
-    assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // The result is compared with the three truly nearest agents, not with a random agent, because
-    // the distance to a random agent depends on the layout, not on the map.
-    let three_nearest = |site: &JudgedSite| {
-        let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
-        truths.sort_by(f64::total_cmp);
-        stats::mean(&truths[..3])
-    };
-    let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
-    let top3 = report.strategies.iter().find(|score| score.name == Strategy::GNP_TOP3.to_string()).unwrap();
-    let ratio = top3.mean_rtt_ms.unwrap() / stats::mean(&three).unwrap();
-    println!("{ratio:.4} of the three truly nearest");
-    assert!(ratio <= 1.02, "{ratio} in {report:?}");
 }

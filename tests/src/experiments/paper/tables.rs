@@ -266,6 +266,9 @@ fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
 mod tests {
     use std::path::Path;
 
+    use landfall_scheduler::model::{Strategy, stats};
+    use landfall_scheduler::simulate::Election;
+
     use super::*;
 
     #[test]
@@ -277,6 +280,38 @@ mod tests {
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();
         let estimate = report(&settings, &source, Tier::Plain, (Some(4), 9), 1).unwrap().estimate;
         assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
+    }
+
+    #[test]
+    fn on_the_papers_layout_the_three_nearest_by_the_map_are_as_near_as_the_true_ones() {
+        let settings = Settings::committed().unwrap();
+        let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
+        let source = MatrixSource::of(&settings, &layouts[0], 2).unwrap();
+        let MatrixSource::Layout(matrices) = &source else { panic!("the paper's layout has no matrix") };
+        let asked = simulate::Settings {
+            agents: settings.agents,
+            first_seed: 1,
+            seeds: 2,
+            strategies: vec![Strategy::GNP_TOP3],
+            tier: Tier::Plain,
+            // The default election takes a minute in a test, which is compiled without optimisation.
+            election: Election::KMedoids,
+            ..simulate::Settings::default()
+        };
+        let top3 = source.simulate(&asked).unwrap().strategies[0].mean_rtt_ms.unwrap();
+        // The result is compared with the three truly nearest agents, not with a random agent,
+        // because the distance to a random agent depends on the layout, not on the map.
+        let mut three = Vec::new();
+        for matrix in matrices {
+            for site in asked.agents..matrix.nodes() {
+                let mut truths: Vec<f64> = (0..asked.agents).filter_map(|agent| matrix.millis(agent, site)).collect();
+                truths.sort_by(f64::total_cmp);
+                three.extend(stats::mean(&truths[..3]));
+            }
+        }
+        let ratio = top3 / stats::mean(&three).unwrap();
+        println!("{ratio:.4} of the three truly nearest");
+        assert!(ratio <= 1.02, "{ratio}");
     }
 
     #[test]
