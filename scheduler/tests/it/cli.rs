@@ -6,35 +6,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-/// Runs `landfall` in an empty home directory. Backtraces are enabled, to check that a user's
-/// mistake prints no backtrace.
-fn landfall(home: &Path, args: &[&str]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(args)
-        .current_dir(home)
-        .env("HOME", home)
-        .env_remove("XDG_DATA_HOME")
-        .env_remove("RUST_LOG")
-        .env("RUST_BACKTRACE", "full")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert!(!err.contains("backtrace") && !err.contains("panicked"), "{err}");
-    Ran { code: output.status.code().unwrap(), out: String::from_utf8(output.stdout).unwrap(), err }
-}
+use super::serving::{ask, ended, landfall};
 
 fn home() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -48,7 +26,7 @@ fn a_file_of_positions_that_cannot_help_ends_the_start_with_a_sentence() {
         ("missing.mmdb", "read the GeoIP file missing.mmdb"),
         ("cities.mmdb", "cities.mmdb is not in the format MaxMind DB"),
     ] {
-        let ran = landfall(home.path(), &["up", "--data-dir", "data", "--geoip", file]);
+        let ran = ask(home.path(), &["up", "--data-dir", "data", "--geoip", file]);
         assert_ne!(ran.code, 0);
         assert!(ran.err.contains(sentence), "{}", ran.err);
     }
@@ -66,7 +44,7 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let submit = ["--scheduler", &url, "--token-file", "token", "sites", "submit", "list.txt", "--batch", "autumn"];
-    let ran = landfall(home.path(), &submit);
+    let ran = ask(home.path(), &submit);
     assert_eq!(ran.code, 2, "{}", ran.err);
     let lines: Vec<&str> = ran.err.lines().collect();
     for (line, text) in [(4, "http://"), (6, "not a host"), (7, "ftp://files.example.cn")] {
@@ -88,7 +66,7 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
 fn a_used_directory_is_named() {
     let home = home();
     fs::write(home.path().join("thesis.tex"), "x").unwrap();
-    let ran = landfall(home.path(), &["up", "--data-dir", ".", "--listen", "127.0.0.1:0"]);
+    let ran = ask(home.path(), &["up", "--data-dir", ".", "--listen", "127.0.0.1:0"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("is not empty and was not made by landfall"), "{}", ran.err);
 }
@@ -104,7 +82,7 @@ fn configuration_mistakes_are_named_by_key() {
         ("[crawl\n", "landfall.toml:1: "),
     ] {
         fs::write(home.path().join("landfall.toml"), text).unwrap();
-        let ran = landfall(home.path(), &["up", "--config", "landfall.toml", "--data-dir", "data"]);
+        let ran = ask(home.path(), &["up", "--config", "landfall.toml", "--data-dir", "data"]);
         assert_eq!(ran.code, 1, "{text}");
         assert!(ran.err.starts_with("error: landfall.toml") && ran.err.contains(said), "{text}: {}", ran.err);
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
@@ -117,7 +95,7 @@ fn a_database_that_does_not_answer_is_named_without_its_password() {
     let home = home();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("postgres://landfall:hunter2@127.0.0.1:{port}/landfall");
-    let ran = landfall(home.path(), &["up", "--data-dir", "data", "--listen", "127.0.0.1:0", "--database-url", &url]);
+    let ran = ask(home.path(), &["up", "--data-dir", "data", "--listen", "127.0.0.1:0", "--database-url", &url]);
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(
         ran.err.starts_with(&format!("error: reach the database at 127.0.0.1:{port}: "))
@@ -130,15 +108,15 @@ fn a_database_that_does_not_answer_is_named_without_its_password() {
 #[test]
 fn the_version_and_the_help_are_there() {
     let home = home();
-    let ran = landfall(home.path(), &["--version"]);
+    let ran = ask(home.path(), &["--version"]);
     assert_eq!((ran.code, ran.out), (0, format!("landfall {}\n", landfall_scheduler::LONG_VERSION)));
     for command in [&["--help"][..], &["up", "--help"], &["sites", "submit", "--help"], &["agents", "enrol", "--help"]]
     {
-        let ran = landfall(home.path(), command);
+        let ran = ask(home.path(), command);
         assert_eq!(ran.code, 0);
         assert!(ran.out.contains("Example"), "{command:?}: {}", ran.out);
     }
-    let ran = landfall(home.path(), &["agents", "enroll"]);
+    let ran = ask(home.path(), &["agents", "enroll"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("--city"), "{}", ran.err);
 }
@@ -154,7 +132,7 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
     let asked = |rest: &[&'static str]| {
         let few =
             ["simulate", "--matrix", "m.csv", "--agents", "6", "--landmarks", "4", "--seeds", "1", "--tier", "plain"];
-        landfall(home.path(), &[&few[..], rest].concat())
+        ask(home.path(), &[&few[..], rest].concat())
     };
     fs::write(home.path().join("nodes.csv"), header.to_owned() + &nodes).unwrap();
     let ran = asked(&["--nodes", "nodes.csv", "--html", "page.html"]);
@@ -180,15 +158,7 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
 }
 
 fn begun(home: &Path, args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(args)
-        .current_dir(home)
-        .env("HOME", home)
-        .env_remove("XDG_DATA_HOME")
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    landfall(home, args).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn interrupt(child: &Child) {
@@ -229,7 +199,7 @@ fn a_watch_that_hears_nothing_says_so_and_when_interrupted_that_the_batch_goes_o
 
 #[test]
 fn tables_take_wide_and_help_says_what_it_adds() {
-    let ran = landfall(home().path(), &["agents", "list", "--help"]);
+    let ran = ask(home().path(), &["agents", "list", "--help"]);
     assert!(ran.out.contains("--wide") && ran.out.contains("adds country, reached by, version, tags"), "{}", ran.out);
 }
 
@@ -237,11 +207,11 @@ fn tables_take_wide_and_help_says_what_it_adds() {
 fn names_alone_and_every_field_are_not_asked_for_together() {
     let home = home();
     for list in [&["agents", "list"][..], &["batches", "list"], &["sites", "list", "--batch", "b"]] {
-        let ran = landfall(home.path(), &[list, &["-q", "-o", "csv"]].concat());
+        let ran = ask(home.path(), &[list, &["-q", "-o", "csv"]].concat());
         assert_eq!(ran.code, 2, "{}", ran.err);
         assert!(ran.err.contains("'--quiet' cannot be used with '--format"), "{}", ran.err);
     }
-    let help = landfall(home.path(), &["agents", "enrol", "--help"]).out;
+    let help = ask(home.path(), &["agents", "enrol", "--help"]).out;
     assert!(help.contains("Print only the tokens"), "{help}");
 }
 
@@ -251,10 +221,8 @@ fn defaults_that_are_wrong_are_named_with_their_place() {
     let asked = |section: &str, variable: Option<(&str, &str)>| {
         let client = format!("scheduler = \"http://127.0.0.1:1\"\ntoken = \"t\"\n{section}");
         fs::write(home.path().join("client.toml"), client).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
-        command.args(["agents", "list", "--data-dir", "."]).current_dir(home.path()).envs(variable);
-        let ran = command.output().unwrap();
-        (ran.status.code().unwrap(), String::from_utf8(ran.stderr).unwrap())
+        let ran = ended(landfall(home.path(), &["agents", "list", "--data-dir", "."]).envs(variable));
+        (ran.code, ran.err)
     };
     for (section, sentence) in [
         ("[defaults]\nformat = \"json\"\nwidth = 3\n", "./client.toml:5: unknown field `width`, expected one of"),

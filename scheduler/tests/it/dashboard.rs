@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sqlx::{ConnectOptions as _, PgPool};
 
 use super::json_schema::differences;
-use super::serving::{Serving, ask, client_file, serve_at, until};
+use super::serving::{Serving, ask, client_file, serve, until};
 
 /// Time limit of every answer. It is longer than a minute, because the dashboard may keep a page
 /// for a minute before it draws the page again.
@@ -56,8 +56,7 @@ impl Dashboard {
         let url = pool.connect_options().to_url_lossy().to_string();
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_owned();
-        let scheduler = serve_at(&home, &url, "one", "127.0.0.1:0");
-        until("the scheduler serves", || !client_file(&home, "one").is_empty());
+        let scheduler = serve(&home, &url, "one");
         let file = client_file(&home, "one");
         let value = |key: &str| file.lines().find_map(|line| line.strip_prefix(key)).unwrap().replace('"', "");
         let address = value("scheduler = ").replace("http://", "");
@@ -272,7 +271,7 @@ async fn commands_answer_as_their_json_schemas_say(pool: PgPool) {
     let document: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     // An event is visible only when the transactions of other tests that began before it have ended.
     let events = ["events", "--format", "json", "--data-dir", "one"];
-    until("an event to be visible", || !ask(&dashboard.home, &events).stdout.is_empty());
+    until("an event to be visible", || !ask(&dashboard.home, &events).out.is_empty());
     let empty = ["landmarks list", "embedding history", "sites circuits", "agents tokens", "report accuracy --by city"];
     for command in [
         "agents list",
@@ -296,9 +295,9 @@ async fn commands_answer_as_their_json_schemas_say(pool: PgPool) {
     ] {
         let words: Vec<&str> = command.split(' ').chain(["--format", "json", "--data-dir", "one"]).collect();
         let ran = ask(&dashboard.home, &words);
-        assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+        assert_eq!(ran.code, 0, "{command}: {}", ran.err);
         // Events are printed as one object per line, lists as one array.
-        let values = serde_json::Deserializer::from_slice(&ran.stdout).into_iter::<serde_json::Value>();
+        let values = serde_json::Deserializer::from_str(&ran.out).into_iter::<serde_json::Value>();
         let rows: Vec<serde_json::Value> = values
             .flat_map(|value| match value.unwrap() {
                 serde_json::Value::Array(rows) => rows,

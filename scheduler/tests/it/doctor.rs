@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::postgres::{Place, Up};
+use crate::postgres::{Place, landfall_up};
+use crate::serving::{Ran, ask};
 
 /// The exit code of a command, and its checks by name, each with its state and its text.
 struct Examined {
@@ -36,21 +36,8 @@ impl Examined {
     }
 }
 
-fn run(home: &Path, args: &[&str]) -> (i32, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(args)
-        .env("HOME", home)
-        .env_remove("XDG_DATA_HOME")
-        .current_dir(home)
-        .output()
-        .unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert!(!err.contains("panicked"), "{err}");
-    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
-}
-
 fn doctor(home: &Path, args: &[&str]) -> Examined {
-    let (code, out) = run(home, &[&["doctor", "-o", "json"], args].concat());
+    let Ran { code, out, .. } = ask(home, &[&["doctor", "-o", "json"], args].concat());
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
     let mut checks = BTreeMap::new();
     for check in report["checks"].as_array().unwrap() {
@@ -91,7 +78,7 @@ fn before_the_first_start_nothing_is_wrong_and_nothing_is_made() {
     }
     assert!(!data.exists());
 
-    let (code, out) = run(place.path(), &[&["doctor"], &args[..]].concat());
+    let Ran { code, out, .. } = ask(place.path(), &[&["doctor"], &args[..]].concat());
     assert!(code == found.code && out.starts_with("ok     config       no file is given"), "{out}");
 }
 
@@ -99,7 +86,7 @@ fn before_the_first_start_nothing_is_wrong_and_nothing_is_made() {
 fn beside_a_running_scheduler_it_checks_the_fleet_and_from_elsewhere_only_that() {
     let place = Place::new();
     let data = place.path().join("data");
-    let Some(up) = Up::start(&data) else { return };
+    let Some(up) = landfall_up(place.path(), &data) else { return };
     let client: toml::Table = fs::read_to_string(data.join("client.toml")).unwrap().parse().unwrap();
     let url = client["scheduler"].as_str().unwrap();
     let listen = url.strip_prefix("http://").unwrap();
@@ -107,7 +94,7 @@ fn beside_a_running_scheduler_it_checks_the_fleet_and_from_elsewhere_only_that()
     let before = files(&data);
     let found = doctor(place.path(), &args);
     assert_eq!(found.in_state("wrong"), ["contact"], "{:?}", found.checks);
-    assert!(found.text("data dir").contains(&format!("in use by process {}", up.id())), "{:?}", found.checks);
+    assert!(found.text("data dir").contains(&format!("in use by process {}", up.0.id())), "{:?}", found.checks);
     for (check, said) in [
         ("database", "answers: Postgres 1"),
         ("schema", "it is this program's"),
@@ -121,7 +108,7 @@ fn beside_a_running_scheduler_it_checks_the_fleet_and_from_elsewhere_only_that()
     assert_eq!(files(&data), before, "nothing was changed");
 
     let contact = ["contact", "set", "https://example.org/crawler", "--data-dir", data.to_str().unwrap()];
-    assert_eq!(run(place.path(), &contact).0, 0);
+    assert_eq!(ask(place.path(), &contact).code, 0);
     let found = doctor(place.path(), &args);
     assert_eq!((found.in_state("wrong"), found.state("contact")), (vec![], "ok"), "{:?}", found.checks);
     let found = doctor(place.path(), &["--data-dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);

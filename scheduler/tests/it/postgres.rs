@@ -6,12 +6,14 @@ use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use landfall_scheduler::app::postgres::{PostgresError, PrivatePostgres};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
+
+use crate::serving::{Serving, ask, landfall};
 
 /// Time limit of every wait, ample even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -137,47 +139,23 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
     assert!(matches!(&error, PostgresError::Unreachable { blocked: named, .. } if *named == blocked), "{error:?}");
 }
 
-/// A running `landfall up`; killed by SIGKILL when dropped.
-pub(crate) struct Up(Child);
-
-impl Up {
-    /// Starts `landfall up` and waits until it reports that it listens; `None` if no server is
-    /// installed.
-    pub(crate) fn start(data_dir: &Path) -> Option<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_landfall"))
-            .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(data_dir)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        if line.contains("is listening on http://127.0.0.1:") {
-            return Some(Self(child));
-        }
-        let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-        assert!(
-            said.contains("no Postgres server is installed") || said.contains("user postgres, who does not exist"),
-            "{said}"
-        );
-        println!("skipped: {said}");
-        None
+/// Starts `landfall up` and waits until it reports that it listens; `None` if no server is
+/// installed.
+pub(crate) fn landfall_up(home: &Path, data_dir: &Path) -> Option<Serving> {
+    let args = ["up", "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
+    let mut child = landfall(home, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.contains("is listening on http://127.0.0.1:") {
+        return Some(Serving(child));
     }
-}
-
-impl Up {
-    pub(crate) fn id(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(
+        said.contains("no Postgres server is installed") || said.contains("user postgres, who does not exist"),
+        "{said}"
+    );
+    println!("skipped: {said}");
+    None
 }
 
 /// Options to connect to the private server of a running `landfall up`.
@@ -218,7 +196,7 @@ async fn write_until_cut(mut connection: PgConnection, first_hundred: tokio::syn
 async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is_there_again() {
     let place = Place::new();
     let data_dir = place.0.path().join("own");
-    let Some(mut up) = Up::start(&data_dir) else { return };
+    let Some(mut up) = landfall_up(place.path(), &data_dir) else { return };
     let mut connection = beside(&data_dir).connect().await.unwrap();
     sqlx::query("create table kept (n integer)").execute(&mut connection).await.unwrap();
     let server = server_of(&data_dir);
@@ -229,7 +207,7 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
     up.0.kill().unwrap();
     up.0.wait().unwrap();
     // The scheduler starts again at once, so it must wait until the former server has shut down.
-    let again = Up::start(&data_dir).unwrap();
+    let again = landfall_up(place.path(), &data_dir).unwrap();
     wait_until_gone(server);
     let acknowledged = writer.await.unwrap();
     assert!(acknowledged >= 100);
@@ -243,18 +221,13 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
 fn a_data_directory_in_use_is_refused_and_free_again_after_a_signal() {
     let place = Place::new();
     let data_dir = place.0.path().join("own");
-    let Some(mut up) = Up::start(&data_dir) else { return };
+    let Some(mut up) = landfall_up(place.path(), &data_dir) else { return };
     let server = server_of(&data_dir);
-    let refused = Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
-        .arg(&data_dir)
-        .env("RUST_BACKTRACE", "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(1));
+    let args = ["up", "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
+    let refused = ask(place.path(), &args);
+    assert_eq!(refused.code, 1);
     assert_eq!(
-        said,
+        refused.err,
         format!(
             "error: the data directory {} is in use by process {}: stop that process, or choose another with \
              --data-dir\n",

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit of every wait, ample even on a busy machine.
@@ -19,6 +19,13 @@ impl Drop for Serving {
     }
 }
 
+/// A command that has ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
 pub(crate) fn landfall(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
     command.args(args).current_dir(home).env("HOME", home).env_remove("XDG_DATA_HOME").env_remove("RUST_LOG");
@@ -26,17 +33,31 @@ pub(crate) fn landfall(home: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// Starts a scheduler on a free port, and waits until its `client.toml` exists.
 pub(crate) fn serve(home: &Path, url: &str, data_dir: &str) -> Serving {
     serve_at(home, url, data_dir, "127.0.0.1:0")
 }
 
 pub(crate) fn serve_at(home: &Path, url: &str, data_dir: &str, listen: &str) -> Serving {
     let args = ["serve", "--database-url", url, "--data-dir", data_dir, "--listen", listen];
-    Serving(landfall(home, &args).spawn().unwrap())
+    let serving = Serving(landfall(home, &args).spawn().unwrap());
+    until("the scheduler serves", || !client_file(home, data_dir).is_empty());
+    serving
 }
 
-pub(crate) fn ask(home: &Path, args: &[&str]) -> Output {
-    landfall(home, args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+/// Runs a command to its end.
+pub(crate) fn ask(home: &Path, args: &[&str]) -> Ran {
+    ended(&mut landfall(home, args))
+}
+
+/// Runs a command to its end. Backtraces are enabled, to check that a user's mistake prints no
+/// backtrace.
+pub(crate) fn ended(command: &mut Command) -> Ran {
+    command.env("RUST_BACKTRACE", "full").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(!err.contains("backtrace") && !err.contains("panicked"), "{err}");
+    Ran { code: output.status.code().unwrap(), out, err }
 }
 
 pub(crate) fn client_file(home: &Path, data_dir: &str) -> String {

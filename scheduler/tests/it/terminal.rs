@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{ConnectOptions as _, PgPool};
 
-use super::serving::{Serving, ask, client_file, landfall, serve_at, until};
+use super::serving::{Serving, ask, client_file, ended, landfall, serve, serve_at, until};
 
 /// The escape sequences that begin a repainted page: they move the cursor to the top left and clear
 /// the screen.
@@ -92,10 +92,9 @@ impl Operated {
         let url = pool.connect_options().to_url_lossy().to_string();
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_owned();
-        let scheduler = serve_at(&home, &url, "one", "127.0.0.1:0");
-        until("the scheduler serves", || !client_file(&home, "one").is_empty());
+        let scheduler = serve(&home, &url, "one");
         let operated = Self { home, url, scheduler, _folder: folder };
-        until("it answers", || ask(&operated.home, &["agents", "list", "--data-dir", "one"]).status.success());
+        until("it answers", || ask(&operated.home, &["agents", "list", "--data-dir", "one"]).code == 0);
         // Without a contact URL nothing can be submitted.
         operated.run(&["contact", "set", "https://example.org/crawler"]);
         operated
@@ -108,9 +107,9 @@ impl Operated {
     }
 
     fn run(&self, args: &[&str]) -> String {
-        let ran = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        String::from_utf8(ran.stdout).unwrap()
+        let ran = ended(&mut self.command(args));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out
     }
 
     fn submit(&self, batch: &str, sites: &str) {
@@ -276,7 +275,7 @@ async fn the_tab_key_completes_commands_words_and_names(pool: PgPool) {
 fn each_shell_gets_a_script() {
     let home = tempfile::tempdir().unwrap();
     for (shell, sign) in [("bash", "complete "), ("zsh", "#compdef landfall"), ("fish", "complete ")] {
-        let script = String::from_utf8(ask(home.path(), &["completions", shell]).stdout).unwrap();
+        let script = ask(home.path(), &["completions", shell]).out;
         assert!(script.contains(sign) && script.contains("LANDFALL_COMPLETE"), "{shell}: {script}");
     }
 }

@@ -14,11 +14,9 @@ async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {
     let home = home.path().to_owned();
     tokio::task::spawn_blocking(move || {
         let mut first = serve(&home, &url, "one");
-        until("the first serves", || !client_file(&home, "one").is_empty());
-
         let refused = ask(&home, &["serve", "--database-url", &url, "--data-dir", "two", "--listen", "127.0.0.1:0"]);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success());
+        let said = refused.err;
+        assert_ne!(refused.code, 0);
         assert!(said.contains("copy operator-token and the folder tls") && said.contains("two"), "{said}");
 
         fs::copy(home.join("one/operator-token"), home.join("two/operator-token")).unwrap();
@@ -26,7 +24,7 @@ async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {
         let both = |data_dir| client_file(&home, data_dir).matches("http://127.0.0.1:").count() == 2;
         until("both know of both", || both("one") && both("two"));
         let enrol = ["agents", "enrol", "--city", "Harbin", "--carrier", "CERNET", "--data-dir", "one"];
-        let printed = String::from_utf8(ask(&home, &enrol).stdout).unwrap();
+        let printed = ask(&home, &enrol).out;
         let schedulers = printed.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
         assert_eq!(schedulers.split(',').count(), 2, "{printed}");
 
@@ -34,9 +32,8 @@ async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {
         first.0.kill().unwrap();
         first.0.wait().unwrap();
         let listed = ask(&home, &["agents", "list", "--data-dir", "one"]);
-        let errors = String::from_utf8_lossy(&listed.stderr).into_owned();
-        assert!(listed.status.success(), "the other was asked: {errors}\n{known}");
-        assert!(String::from_utf8_lossy(&listed.stdout).starts_with("no agents yet"));
+        assert_eq!(listed.code, 0, "the other was asked: {}\n{known}", listed.err);
+        assert!(listed.out.starts_with("no agents yet"));
         until("the second is alone", || client_file(&home, "two").matches("http://127.0.0.1:").count() == 1);
     })
     .await
