@@ -43,26 +43,6 @@ impl Place {
     }
 }
 
-/// Starts the private Postgres. If no server is installed, prints a line and returns `None`.
-async fn try_start(data_dir: &Path) -> Option<Result<PrivatePostgres, PostgresError>> {
-    match PrivatePostgres::start(data_dir).await {
-        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
-            println!("skipped: no Postgres server is installed");
-            None
-        }
-        started => Some(started),
-    }
-}
-
-async fn start(data_dir: &Path) -> Option<PrivatePostgres> {
-    let started = try_start(data_dir).await?;
-    Some(started.unwrap_or_else(|error| panic!("{:#}", anyhow::Error::new(error))))
-}
-
-async fn refused(data_dir: &Path) -> Option<PostgresError> {
-    Some(try_start(data_dir).await?.expect_err("it was started"))
-}
-
 async fn count(options: &PgConnectOptions) -> i64 {
     let mut connection = options.connect().await.unwrap();
     let count = sqlx::query_scalar("select count(*) from kept").fetch_one(&mut connection).await.unwrap();
@@ -73,14 +53,14 @@ async fn count(options: &PgConnectOptions) -> i64 {
 #[tokio::test]
 async fn rows_survive_a_stop_and_a_start() {
     let place = Place::new();
-    let Some(postgres) = start(&place.data_dir()).await else { return };
+    let postgres = PrivatePostgres::start(&place.data_dir()).await.unwrap();
     let mut connection = postgres.options().connect().await.unwrap();
     sqlx::query("create table kept (n integer)").execute(&mut connection).await.unwrap();
     sqlx::query("insert into kept select generate_series(1, 100)").execute(&mut connection).await.unwrap();
     postgres.stop().await.unwrap();
     assert!(!place.data_dir().join("postgres/postmaster.pid").exists());
 
-    let postgres = start(&place.data_dir()).await.unwrap();
+    let postgres = PrivatePostgres::start(&place.data_dir()).await.unwrap();
     assert_eq!(count(&postgres.options()).await, 100);
     postgres.stop().await.unwrap();
 }
@@ -88,7 +68,7 @@ async fn rows_survive_a_stop_and_a_start() {
 #[tokio::test]
 async fn nobody_else_can_reach_the_socket_and_nothing_listens_on_tcp() {
     let place = Place::new();
-    let Some(postgres) = start(&place.data_dir()).await else { return };
+    let postgres = PrivatePostgres::start(&place.data_dir()).await.unwrap();
     let run = fs::metadata(place.data_dir().join("run")).unwrap();
     assert_eq!(run.permissions().mode() & 0o777, 0o700);
     let mut connection = postgres.options().connect().await.unwrap();
@@ -106,7 +86,7 @@ async fn a_cluster_of_another_major_version_is_refused_by_name() {
     let cluster = place.data_dir().join("postgres");
     fs::create_dir(&cluster).unwrap();
     fs::write(cluster.join("PG_VERSION"), "9\n").unwrap();
-    let Some(error) = refused(&place.data_dir()).await else { return };
+    let error = PrivatePostgres::start(&place.data_dir()).await.unwrap_err();
     let said = error.to_string();
     assert!(said.contains("was made by Postgres 9, but only Postgres 1"), "{said}");
     assert_eq!(fs::read_dir(&cluster).unwrap().count(), 1, "nothing was touched");
@@ -118,7 +98,7 @@ async fn a_strangers_folder_in_the_clusters_place_is_left_alone() {
     let cluster = place.data_dir().join("postgres");
     fs::create_dir(&cluster).unwrap();
     fs::write(cluster.join("thesis.tex"), "x").unwrap();
-    let Some(error) = refused(&place.data_dir()).await else { return };
+    let error = PrivatePostgres::start(&place.data_dir()).await.unwrap_err();
     assert!(matches!(&error, PostgresError::Foreign(named) if *named == cluster), "{error:?}");
     assert!(cluster.join("thesis.tex").exists());
 }
@@ -135,27 +115,19 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
     fs::set_permissions(&blocked, Permissions::from_mode(0o700)).unwrap();
     let data_dir = blocked.join("data");
     fs::create_dir(&data_dir).unwrap();
-    let Some(error) = refused(&data_dir).await else { return };
+    let error = PrivatePostgres::start(&data_dir).await.unwrap_err();
     assert!(matches!(&error, PostgresError::Unreachable { blocked: named, .. } if *named == blocked), "{error:?}");
 }
 
-/// Starts `landfall up` and waits until it reports that it listens; `None` if no server is
-/// installed.
-pub(crate) fn landfall_up(home: &Path, data_dir: &Path) -> Option<Serving> {
+/// Starts `landfall up` and waits until it reports that it listens.
+pub(crate) fn landfall_up(home: &Path, data_dir: &Path) -> Serving {
     let args = ["up", "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
     let mut child = landfall(home, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    if line.contains("is listening on http://127.0.0.1:") {
-        return Some(Serving(child));
-    }
-    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-    assert!(
-        said.contains("no Postgres server is installed") || said.contains("user postgres, who does not exist"),
-        "{said}"
-    );
-    println!("skipped: {said}");
-    None
+    let listens = line.contains("is listening on http://127.0.0.1:");
+    assert!(listens, "{}", String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap());
+    Serving(child)
 }
 
 /// Options to connect to the private server of a running `landfall up`.
@@ -196,7 +168,7 @@ async fn write_until_cut(mut connection: PgConnection, first_hundred: tokio::syn
 async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is_there_again() {
     let place = Place::new();
     let data_dir = place.0.path().join("own");
-    let Some(mut up) = landfall_up(place.path(), &data_dir) else { return };
+    let mut up = landfall_up(place.path(), &data_dir);
     let mut connection = beside(&data_dir).connect().await.unwrap();
     sqlx::query("create table kept (n integer)").execute(&mut connection).await.unwrap();
     let server = server_of(&data_dir);
@@ -207,7 +179,7 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
     up.0.kill().unwrap();
     up.0.wait().unwrap();
     // The scheduler starts again at once, so it must wait until the former server has shut down.
-    let again = landfall_up(place.path(), &data_dir).unwrap();
+    let again = landfall_up(place.path(), &data_dir);
     wait_until_gone(server);
     let acknowledged = writer.await.unwrap();
     assert!(acknowledged >= 100);
@@ -221,7 +193,7 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
 fn a_data_directory_in_use_is_refused_and_free_again_after_a_signal() {
     let place = Place::new();
     let data_dir = place.0.path().join("own");
-    let Some(mut up) = landfall_up(place.path(), &data_dir) else { return };
+    let mut up = landfall_up(place.path(), &data_dir);
     let server = server_of(&data_dir);
     let args = ["up", "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
     let refused = ask(place.path(), &args);
