@@ -367,15 +367,6 @@ mod tests {
     use super::*;
     use crate::store::fixtures::{self, Conn};
 
-    async fn pass_time(conn: &mut PgConnection, session: SessionId) {
-        fixtures::execute_for(
-            conn,
-            "update sessions set expires_at = now() - interval '1 second' where id = $1",
-            session,
-        )
-        .await;
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_newest_incarnation_wins(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
@@ -403,22 +394,5 @@ mod tests {
         let ends = sqlx::query_scalar::<_, Option<String>>("select end_cause::text from sessions order by incarnation");
         let ends: Vec<_> = ends.fetch_all(&mut *conn).await.expect("read").into_iter().flatten().collect();
         assert_eq!(ends, [["reconnected"; 5].as_slice(), ["superseded"; 2].as_slice()].concat());
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_expired_session_cannot_be_revived_and_its_lease_returns(mut conn: Conn) {
-        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        fixtures::grant(&mut conn, agent, session).await;
-        pass_time(&mut conn, session).await;
-        assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
-        assert!(
-            !renew(&mut conn, session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"),
-            "a late heartbeat"
-        );
-        assert_eq!(fixtures::reap(&mut conn).await, 1);
-        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
     }
 }

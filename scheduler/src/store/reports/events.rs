@@ -402,22 +402,6 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_is_rolled_back_is_not_said(mut conn: Conn) {
-        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
-        let sites = [fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await];
-        let mut tx = conn.begin().await.expect("begin");
-        fixtures::task(&mut tx, batch, sites[0], "submitted").await;
-        tx.rollback().await.expect("rollback");
-        for site in sites {
-            fixtures::task(&mut conn, batch, site, "submitted").await;
-        }
-        settle(&mut conn).await;
-        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 2);
-        let of_one = Filter { sites: Some(vec![sites[1]]), ..Filter::default() };
-        assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_history_since_a_moment_comes_by_time_page_by_page_and_by_kind(mut conn: Conn) {
         let (agent, _) = fixtures::crawler(&mut conn, "a").await;
         fixtures::execute_for(&mut conn, "insert into events (noun, what, agent_id, at) select 'agent', 'draining', $1, timestamptz '2026-01-01' + n * interval '1 s'
