@@ -10,7 +10,7 @@
 //! The detector of sites with several locations, `gnp::AnycastDetector`, is pure; this file reads
 //! its input and stores its result.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,11 +23,12 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
+use crate::store::agents;
 use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
+use crate::store::measurements;
 use crate::store::sites::positions_and_verdicts;
 use crate::store::tasks::measuring_and_rounds::{self, MeasuredSite};
 use crate::store::tasks::unmet_and_wait_causes;
-use crate::store::{agents, measurements};
 
 const SITES_PER_PASS: i64 = 500;
 
@@ -239,14 +240,14 @@ impl Judge {
         if sites.is_empty() {
             return Ok(Vec::new());
         }
-        let fleet = agents::positions(conn).await.context("read the agents' positions")?;
+        let fleet = agents::places(conn).await.context("read the agents' positions")?;
         let positions: BTreeMap<AgentId, Position> =
-            fleet.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
-        let names: HashMap<AgentId, String> = fleet.into_iter().map(|one| (one.agent, one.name)).collect();
+            fleet.iter().filter_map(|(&agent, place)| Some((agent, place.position?))).collect();
         let detector = self.detector(conn, embedding, positions).await?;
         let observations = measurements::observations(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {
-            let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_else(|| format!("agent {agent}"));
+            let name =
+                |agent: AgentId| fleet.get(&agent).map_or_else(|| format!("agent {agent}"), |agent| agent.name.clone());
             observations.into_iter().map(|(site, seen)| (site, detector.judge(&seen, name))).collect()
         })
         .await

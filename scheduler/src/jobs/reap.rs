@@ -19,9 +19,9 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     tx.commit().await.context("commit expired sessions")?;
     let mut tx = scheduler.begin().await?;
     if !lost.is_empty() {
-        let names = agents::names(&mut tx).await.context("read the agents' names")?;
-        for name in lost.iter().filter_map(|agent| names.get(agent)) {
-            tracing::warn!(agent.name = name, "an agent's session expired");
+        let known = agents::places(&mut tx).await.context("read the agents' names")?;
+        for agent in lost.iter().filter_map(|agent| known.get(agent)) {
+            tracing::warn!(agent.name, "an agent's session expired");
         }
     }
     let released = leases::release_of_ended_sessions(&mut tx, scheduler.config.lease.max_crashes)

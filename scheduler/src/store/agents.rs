@@ -9,7 +9,4 @@ pub(crate) mod sessions;
 
 pub use drain_remove_and_tag::{lock_tags, set_tags};
 pub use issued_tokens::{CredentialHolder, by_credential};
-pub use list_and_show::{
-    Agent, AgentPlace, AgentPosition, NewestSession, SessionState, by_name, list, names, newest_session, places,
-    positions, show,
-};
+pub use list_and_show::{Agent, AgentPlace, NewestSession, SessionState, by_name, list, newest_session, places, show};

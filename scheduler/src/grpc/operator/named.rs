@@ -130,9 +130,9 @@ pub(in crate::grpc) async fn agents_at(
         return Ok(named.map(|agent| vec![agent]));
     }
     let known = agents::places(conn).await?.into_iter();
-    let meant = known.filter(|known| named.is_none_or(|named| known.agent == named));
-    let meant = meant.filter(|known| places.include(&known.city, &known.carrier, &known.country));
-    Ok(Some(meant.map(|known| known.agent).collect()))
+    let meant = known.filter(|(agent, _)| named.is_none_or(|named| *agent == named));
+    let meant = meant.filter(|(_, place)| places.include(&place.city, &place.carrier, &place.country));
+    Ok(Some(meant.map(|(agent, _)| agent).collect()))
 }
 
 pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<FoundAgent, Status> {

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
-use crate::store::agents;
+use crate::store::agents::{self, AgentPlace};
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::waiting_tasks::{self, QueuedTask};
 use crate::store::assignments::{self, Assignment};
@@ -140,7 +140,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
 
 async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    let names = agents::names(&mut tx).await.context("read the agents' names")?;
+    let known = agents::places(&mut tx).await.context("read the agents' names")?;
     let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| input.waiting.get(one.queued)).collect();
     let held = waiting_tasks::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
@@ -158,7 +158,7 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
         let exclusions = input.admission.exclusions(&mut tx, waiting.batch).await?;
         let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
-        let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &names), ..ChoiceReasons::default() };
+        let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &known), ..ChoiceReasons::default() };
         let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
         made.push(Assignment { available, exclusions, ..assignment });
         input.admission.gave(waiting.batch, waiting.former.agent);
@@ -195,8 +195,8 @@ fn longest_queues(agents: &[AvailableAgent]) -> Vec<AgentId> {
     queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
 }
 
-fn rebalanced(waiting: &QueuedTask, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
-    let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
+fn rebalanced(waiting: &QueuedTask, gain: Gain, known: &BTreeMap<AgentId, AgentPlace>) -> ChoiceCause {
+    let from = known.get(&waiting.former.agent).map_or("another agent", |agent| &agent.name);
     ChoiceCause::Rebalanced { from: from.to_owned(), gain }
 }
 

@@ -163,8 +163,8 @@ fn believed_crawls(
 
 /// The positions of the agents that reported a position.
 async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
-    let fleet = agents::positions(conn).await.context("read the agents' positions")?;
-    Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())
+    let fleet = agents::places(conn).await.context("read the agents' positions")?;
+    Ok(fleet.into_iter().filter_map(|(agent, place)| Some((agent, place.position?))).collect())
 }
 
 /// The prediction for one placed site: by the refined map if there is one, otherwise by the site's

@@ -70,8 +70,8 @@ pub(super) async fn run(
         }
     }
     if !told.is_empty() {
-        let names = agents::names(&mut tx).await.context("read the agents' names")?;
-        let named = |agent| names.get(&agent).map(String::as_str);
+        let known = agents::places(&mut tx).await.context("read the agents' names")?;
+        let named = |agent| known.get(&agent).map(|agent| agent.name.as_str());
         for (crawl, one) in &told {
             let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
             let (agent, to) = (named(crawl.agent), named(one.to));

@@ -13,7 +13,7 @@ use crate::gnp::trust::{CONSISTENT, PROBATION_AGE, PROBATION_SITES, is_consisten
 use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Trust, TrustEvidence, judge};
 use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
-use crate::store::agents::{self, AgentPosition};
+use crate::store::agents::{self, AgentPlace};
 use crate::store::embeddings::landmarks;
 use crate::store::measurements::{self, orders, quarantines_and_contradictions};
 
@@ -72,7 +72,7 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
         // In a small fleet every agent is a landmark.
         chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
     }
-    let least = least(&agents::positions(&mut tx).await.context("read the agents' positions")?);
+    let least = least(&agents::places(&mut tx).await.context("read the agents' positions")?);
     tx.commit().await.context("end reading")?;
     let known = mesh.agents();
     chosen.retain(|landmark| known.contains(landmark));
@@ -88,8 +88,9 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
 }
 
 /// The shortest physically possible round trip between any two agents whose positions are known.
-fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
-    let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
+fn least(agents: &BTreeMap<AgentId, AgentPlace>) -> BTreeMap<(AgentId, AgentId), Rtt> {
+    let placed: Vec<(AgentId, Position)> =
+        agents.iter().filter_map(|(&agent, place)| Some((agent, place.position?))).collect();
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {

@@ -213,43 +213,28 @@ pub async fn newest_session(conn: &mut PgConnection, agent: AgentId) -> Result<O
     newest.optional(conn).await
 }
 
-/// The names of all agents, including removed ones.
-pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
-    let rows = sqlx::query!("select id, name from agents").all(conn).await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
-}
-
 /// The agent with this name, unless it has been removed.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
     sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
 }
 
+/// An agent's name, and where the agent is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AgentPosition {
-    pub agent: AgentId,
-    pub name: String,
-    pub position: Option<Position>,
-}
-
-/// The positions of all agents, including removed ones.
-pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Error> {
-    let rows = sqlx::query!("select id, name, latitude, longitude from agents").all(conn).await?;
-    let located = rows.into_iter().map(|row| {
-        let position = position("agents", row.latitude, row.longitude)?;
-        Ok(AgentPosition { agent: row.id, name: row.name, position })
-    });
-    located.collect()
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentPlace {
-    pub agent: AgentId,
+    pub name: String,
     pub city: String,
     pub carrier: String,
     pub country: String,
+    pub position: Option<Position>,
 }
 
-/// The city, carrier and country of all agents, including removed ones.
-pub async fn places(conn: &mut PgConnection) -> Result<Vec<AgentPlace>, Error> {
-    sqlx::query_as!(AgentPlace, "select id as agent, city, carrier, country from agents").all(conn).await
+/// The places of all agents, including removed ones.
+pub async fn places(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentPlace>, Error> {
+    let agents = sqlx::query!("select id, name, city, carrier, country, latitude, longitude from agents");
+    let places = agents.all(conn).await?.into_iter().map(|row| {
+        let position = position("agents", row.latitude, row.longitude)?;
+        let (name, city, carrier, country) = (row.name, row.city, row.carrier, row.country);
+        Ok((row.id, AgentPlace { name, city, carrier, country, position }))
+    });
+    places.collect()
 }

@@ -10,11 +10,11 @@ use serde::Serialize;
 use super::map_errors::{self, MapResidual};
 use crate::cli::output::number;
 use crate::gnp::project;
+use crate::model::EmbeddingEpoch;
 use crate::model::geo::Position;
 use crate::model::stats::count;
-use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
-use crate::store::agents::{self, AgentPlace, AgentPosition};
+use crate::store::agents;
 use crate::store::reports::capacity_and_map::{self, PlacedSite};
 use crate::store::{self, embeddings};
 use crate::web::Web;
@@ -206,19 +206,16 @@ pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, Page
         embedding.agents().values().map(|place| &place.coordinate).chain(sites.iter().map(|site| &site.coordinate));
     let places: Vec<&[f64]> = places.filter_map(|coordinate| coordinate.get(..dimensions)).collect();
     let (points, explained) = project(&places, dimensions);
-    let known: BTreeMap<AgentId, AgentPosition> =
-        agents::positions(&mut tx).await?.into_iter().map(|known| (known.agent, known)).collect();
-    let homes: BTreeMap<AgentId, AgentPlace> =
-        agents::places(&mut tx).await?.into_iter().map(|home| (home.agent, home)).collect();
+    let known = agents::places(&mut tx).await?;
     let errors = map_errors::of_epoch(&mut known_errors, &mut tx, &embedding, &known).await?;
     let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
-        let (known, home) = (known.get(&id), homes.get(&id));
+        let known = known.get(&id);
         let position = known.and_then(|known| known.position);
         let (median_error, worst) = errors.get(&id).cloned().unwrap_or_default();
         MapAgent {
             name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
-            city: home.map(|home| home.city.clone()).unwrap_or_default(),
-            carrier: home.map(|home| home.carrier.clone()).unwrap_or_default(),
+            city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
+            carrier: known.map(|agent| agent.carrier.clone()).unwrap_or_default(),
             landmark: embedding.landmarks().contains(&id),
             x_ms: *x,
             y_ms: *y,

@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::{Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
-use crate::store::agents::AgentPosition;
+use crate::store::agents::AgentPlace;
 use crate::store::measurements;
 use crate::web::page_layout::PageError;
 
@@ -43,7 +43,7 @@ pub(super) async fn of_epoch(
     last: &mut Option<EpochErrors>,
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPosition>,
+    known: &BTreeMap<AgentId, AgentPlace>,
 ) -> Result<Arc<AgentErrors>, PageError> {
     if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
         return Ok(Arc::clone(&last.errors));
@@ -57,7 +57,7 @@ pub(super) async fn of_epoch(
 async fn residuals(
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPosition>,
+    known: &BTreeMap<AgentId, AgentPlace>,
 ) -> Result<AgentErrors, PageError> {
     let mut mesh = Mesh::new();
     for measured in measurements::mesh(conn).await? {
