@@ -171,8 +171,7 @@ impl Fit {
             return Err(untrusted.into());
         }
         let mut tx = self.scheduler.begin().await?;
-        let fitted = solved.fitted(as_of);
-        let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;
+        let taken = embeddings::take_over(&mut tx, &solved, former).await.context("store the embedding")?;
         if taken {
             embeddings::answer_fit(&mut tx, as_of).await.context("answer the request for a fit")?;
         }
@@ -315,16 +314,9 @@ struct DueFit {
     former: Option<Embedding>,
 }
 
-struct FinishedFit {
-    reason: String,
-    embedding: Embedding,
-    mesh_error: Option<f64>,
-    median_move: Option<Duration>,
-}
-
 impl DueFit {
     /// Fits the embedding. If the fit fails, returns the mesh on which it failed.
-    fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
+    fn solve(self) -> Result<NewEmbedding, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.mesh_state.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
         // new epoch, so it uses another seed.
@@ -337,14 +329,7 @@ impl DueFit {
         };
         let mesh_error = Quality::of(&embedding, &mesh).median_error();
         let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
-        Ok(FinishedFit { reason: self.reason, embedding, mesh_error, median_move })
-    }
-}
-
-impl FinishedFit {
-    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> NewEmbedding<'_> {
-        let Self { reason, embedding, mesh_error, median_move } = self;
-        NewEmbedding { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
+        Ok(NewEmbedding { embedding, as_of: self.mesh_state.as_of, reason: self.reason, mesh_error, median_move })
     }
 }
 
@@ -511,7 +496,8 @@ mod tests {
         let first = trial.fitted().await.expect("an embedding");
         let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
-        let late = NewEmbedding { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
+        let reason = "late".to_owned();
+        let late = NewEmbedding { embedding: first, as_of, reason, mesh_error: None, median_move: None };
         let taken = embeddings::take_over(&mut tx, &late, None).await.expect("no failure");
         assert!(!taken, "it knew of no former embedding");
     }

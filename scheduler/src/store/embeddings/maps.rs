@@ -73,7 +73,7 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
 /// longer the newest embedding. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
-    fitted: &NewEmbedding<'_>,
+    fitted: &NewEmbedding,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
     // The lock makes the next statement see the commit of a concurrent fit. The comparison of
@@ -83,7 +83,7 @@ pub async fn take_over(
     if newest != former {
         return Ok(false);
     }
-    let embedding = fitted.embedding;
+    let embedding = &fitted.embedding;
     sqlx::query!(
         r#"
         insert into embeddings (epoch, dimensions, landmarks, fit_error, mesh_error, created_at)
@@ -131,13 +131,13 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
 }
 
 /// A finished fit that is to become the newest embedding.
-#[derive(Debug, Clone, Copy)]
-pub struct NewEmbedding<'a> {
-    pub embedding: &'a Embedding,
+#[derive(Debug)]
+pub struct NewEmbedding {
+    pub embedding: Embedding,
     /// When the mesh was read.
     pub as_of: DateTime<Utc>,
     /// The reason for the fit, as shown to operators.
-    pub reason: &'a str,
+    pub reason: String,
     /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
     /// The median distance by which agents' coordinates moved since the previous embedding, to
@@ -149,8 +149,8 @@ pub struct NewEmbedding<'a> {
 const HISTORY: i64 = 1000;
 
 /// Adds a line to the history, and deletes the oldest lines beyond [`HISTORY`].
-async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<(), Error> {
-    let embedding = fitted.embedding;
+async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding) -> Result<(), Error> {
+    let embedding = &fitted.embedding;
     sqlx::query!(
         r#"
         insert into embedding_history
