@@ -6,5 +6,6 @@ pub(crate) mod names_and_origins;
 pub(crate) mod open_circuits;
 pub(crate) mod positions_and_verdicts;
 
-pub use details::{Candidate, Outcome, Progress, SiteMeasurement, SiteTask, measurements, placement, tasks};
+pub(super) use details::candidates;
+pub use details::{Outcome, Progress, SiteMeasurement, SiteTask, measurements, placement, tasks};
 pub use names_and_origins::{Site, find, find_all};

@@ -25,8 +25,8 @@ use crate::store::measurements::site_measurements::{self, ResolvedAddress};
 use crate::store::reports::explain::{self as records, Task, TaskChoice};
 use crate::store::sites::open_circuits::{self, CircuitFilter, OpenCircuit};
 use crate::store::sites::positions_and_verdicts::{self, Source};
-use crate::store::sites::{self, Candidate, Site, SiteMeasurement, SiteTask};
-use crate::strategy::explain::{self, ExplainedWait, WaitDetail};
+use crate::store::sites::{self, Site, SiteMeasurement, SiteTask};
+use crate::strategy::explain::{self, ExplainedCandidate, ExplainedWait, WaitDetail};
 
 /// Maximum number of listed sites with an open circuit.
 const CIRCUITS_AT_MOST: u64 = 1000;
@@ -167,8 +167,8 @@ impl From<SiteTask> for v1::SiteTask {
     }
 }
 
-impl From<Candidate> for v1::Candidate {
-    fn from(candidate: Candidate) -> Self {
+impl From<ExplainedCandidate> for v1::Candidate {
+    fn from(candidate: ExplainedCandidate) -> Self {
         Self { agent: candidate.agent, predicted: rtt(candidate.predicted), measured: rtt(candidate.measured) }
     }
 }

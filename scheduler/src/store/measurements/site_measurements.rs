@@ -42,22 +42,8 @@ pub async fn of_sites(
     conn: &mut PgConnection,
     sites: &[SiteId],
 ) -> Result<HashMap<SiteId, Vec<(AgentId, Rtt)>>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select site_id, prober_id, rtt_us as "rtt_us!" from site_measurements
-        where site_id = any($1) and rtt_us is not null
-          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
-        order by site_id, prober_id
-        "#,
-        sites as _,
-    )
-    .all(conn)
-    .await?;
-    let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
-    for row in rows {
-        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
-    }
-    Ok(measured)
+    let observations = observations(conn, sites).await?.into_iter();
+    Ok(observations.map(|(site, seen)| (site, seen.iter().map(|one| (one.landmark, one.rtt)).collect())).collect())
 }
 
 /// Stores a prober's report about a site. `had_lock` says whether the prober's order locked an

@@ -7,11 +7,11 @@ use sqlx::PgConnection;
 
 use crate::model::constraints::Exclusion;
 use crate::model::{AssignmentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId, TaskState};
-use crate::strategy::explain::{ExplainedCandidate, ExplainedChoice, ExplainedWait};
+use crate::strategy::explain::{ExplainedChoice, ExplainedWait};
 
 use crate::store::Error;
 use crate::store::rows_and_errors::Rows;
-use crate::store::sites::Site;
+use crate::store::sites::{Site, candidates};
 use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::types::Unsigned;
 
@@ -141,13 +141,6 @@ impl TryFrom<Row> for TaskChoice {
     type Error = Error;
 
     fn try_from(row: Row) -> Result<Self, Error> {
-        let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
-        let considered = |(place, agent)| ExplainedCandidate {
-            agent,
-            predicted: at(&row.predicted_us, place),
-            measured: at(&row.measured_us, place),
-            level: row.levels.get(place).copied().flatten(),
-        };
         let mut excluded: BTreeMap<Exclusion, Vec<String>> = BTreeMap::new();
         for (agent, cause) in row.excluded.iter().zip(&row.causes) {
             let cause = cause.parse().map_err(|_| Error::inconsistent("exclusions", "causes", cause))?;
@@ -163,7 +156,7 @@ impl TryFrom<Row> for TaskChoice {
                 asked: row.asked,
                 agent: row.agent,
                 seed: row.seed.cast_unsigned(),
-                candidates: row.candidates.into_iter().enumerate().map(considered).collect(),
+                candidates: candidates(row.candidates, &row.predicted_us, &row.measured_us, &row.levels),
                 available: row.available.map(u32::from),
                 excluded: row.excluded.len(),
                 why: row.detail.unwrap_or_default(),

@@ -1,7 +1,6 @@
 //! The details of a site as operators see them: its newest tasks, each with its outcome, progress
 //! and candidates, its measurements and its placement.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -15,7 +14,7 @@ use crate::store::rows_and_errors::Rows;
 use crate::store::sites::names_and_origins::Site;
 use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::types::{Micros, Unsigned};
-use crate::strategy::explain::ExplainedWait;
+use crate::strategy::explain::{ExplainedCandidate, ExplainedWait};
 
 /// Maximum number of tasks shown for a site. A site that is crawled every hour has thousands of
 /// tasks.
@@ -36,7 +35,7 @@ pub struct SiteTask {
     pub strategy: Option<Strategy>,
     /// Why this agent was chosen and, if a fallback was applied, the cause of the fallback.
     pub why: ChoiceReasons,
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<ExplainedCandidate>,
     pub outcome: Option<Outcome>,
     /// The progress of the active crawl, from its checkpoint.
     pub progress: Option<Progress>,
@@ -66,21 +65,18 @@ pub struct Progress {
     pub rate_state: RateState,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    pub agent: String,
-    pub predicted: Option<Rtt>,
-    pub measured: Option<Rtt>,
-}
-
 /// The site's newest tasks, newest first.
 pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>, Error> {
-    let mut candidates = candidates(conn, site).await?;
     let rows = sqlx::query!(
         r#"
         select t.id, b.name as batch, t.round, t.recrawl_at, t.state as "state!",
                case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
-               a.name as "agent?", c.strategy as "strategy?", c.detail as "detail?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               a.name as "agent?", c.strategy as "strategy?", c.detail as "detail?",
+               (select coalesce(array_agg(n.name order by l.place), '{}')
+                from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
+               coalesce(c.predicted_us, '{}') as "predicted_us!: Vec<Option<Rtt>>",
+               coalesce(c.measured_us, '{}') as "measured_us!: Vec<Option<Rtt>>",
+               coalesce(c.levels, '{}') as "levels!: Vec<Option<i64>>", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
                k.pages as "kept_pages?", octet_length(k.state) as "kept_bytes?: Unsigned<u64>", k.saved_at as "saved_at?",
                k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
@@ -139,7 +135,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 agent: row.agent,
                 strategy: row.strategy,
                 why: row.detail.unwrap_or_default(),
-                candidates: candidates.remove(&row.id).unwrap_or_default(),
+                candidates: candidates(row.candidates, &row.predicted_us, &row.measured_us, &row.levels),
                 outcome,
                 progress,
                 recrawl_at: row.recrawl_at,
@@ -148,33 +144,21 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         .collect()
 }
 
-/// The candidates of each task's newest assignment, best first.
-async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<TaskId, Vec<Candidate>>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select t.id, a.name, listed.predicted as "predicted?: Rtt", listed.measured as "measured?: Rtt"
-        from tasks t
-        join assignments c on c.id = t.assignment_id
-        cross join unnest(c.candidates, c.predicted_us, c.measured_us)
-            with ordinality as listed (agent, predicted, measured, position)
-        join agents a on a.id = listed.agent
-        where t.id in (select n.id from tasks n where n.site_id = any($1) order by n.id desc limit $2)
-        order by t.id, listed.position
-        "#,
-        &site.ids() as _,
-        NEWEST_TASKS,
-    )
-    .all(conn)
-    .await?;
-    let mut candidates: HashMap<TaskId, Vec<Candidate>> = HashMap::new();
-    for row in rows {
-        candidates.entry(row.id).or_default().push(Candidate {
-            agent: row.name,
-            predicted: row.predicted,
-            measured: row.measured,
-        });
-    }
-    Ok(candidates)
+/// Combines the parallel arrays of a stored choice into its candidates, best first.
+pub(in crate::store) fn candidates(
+    agents: Vec<String>,
+    predicted: &[Option<Rtt>],
+    measured: &[Option<Rtt>],
+    levels: &[Option<i64>],
+) -> Vec<ExplainedCandidate> {
+    let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
+    let one = |(place, agent)| ExplainedCandidate {
+        agent,
+        predicted: at(predicted, place),
+        measured: at(measured, place),
+        level: levels.get(place).copied().flatten(),
+    };
+    agents.into_iter().enumerate().map(one).collect()
 }
 
 /// One prober's measurement of a site.
