@@ -14,7 +14,6 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Executor as _, PgConnection};
 
@@ -185,8 +184,7 @@ pub async fn take(
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
-    let former = sqlx::query_as!(
-        FormerTerm,
+    let former = sqlx::query!(
         r#"
         select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
         from terms t left join schedulers s on s.id = t.holder where t.role = $1
@@ -211,12 +209,6 @@ pub async fn take(
         Role::Fit | Role::Plan => 0,
     };
     Ok(Some(TakenTerm { number, extended }))
-}
-
-/// The term before the one that is being taken.
-struct FormerTerm {
-    taken_at: Option<DateTime<Utc>>,
-    served_until: Option<DateTime<Utc>>,
 }
 
 async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Result<bool, Error> {

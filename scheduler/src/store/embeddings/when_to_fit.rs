@@ -12,10 +12,6 @@ use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// The error assumed for an embedding without a stored error. A new fit is made if the error of
-/// later measurements is much larger than this value; with an infinite value that never happens.
-const UNKNOWN_ERROR: f64 = f64::INFINITY;
-
 /// The newest embedding, with facts about the measurements that came after it.
 #[derive(Debug, Clone)]
 pub struct Newest {
@@ -23,6 +19,7 @@ pub struct Newest {
     pub landmarks: Vec<AgentId>,
     pub dimensions: usize,
     /// The median error over the mesh on which the embedding was fitted, as in `gnp::Quality`.
+    /// Infinite if no error is stored, so that no error of later measurements causes a new fit.
     pub mesh_error: f64,
     pub created_at: DateTime<Utc>,
     /// Names of connected agents that have no placement in the embedding. Each of them has measured
@@ -39,9 +36,10 @@ pub struct Newest {
 
 /// The newest embedding's state; `None` if there is no embedding yet.
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
-    let row = sqlx::query!(
+    sqlx::query_as!(
+        Newest,
         r#"
-        select epoch, landmarks, dimensions, mesh_error, created_at,
+        select epoch, landmarks, dimensions, coalesce(mesh_error, 'infinity') as "mesh_error!", created_at,
                created_at < now() - $1::interval as "aged!",
                exists (select from measurement_orders where agent_id is not null) as "mesh_busy!",
                (select count(*) from mesh_measurements where rtt_us is not null) as "mesh_rows!",
@@ -66,19 +64,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
         Interval(max_age),
     )
     .optional(conn)
-    .await?;
-    Ok(row.map(|row| Newest {
-        epoch: row.epoch,
-        landmarks: row.landmarks,
-        dimensions: row.dimensions.into(),
-        mesh_error: row.mesh_error.unwrap_or(UNKNOWN_ERROR),
-        created_at: row.created_at,
-        newcomers: row.newcomers,
-        mesh_rows: row.mesh_rows,
-        newer_rows: row.newer_rows,
-        aged: row.aged,
-        mesh_busy: row.mesh_busy,
-    }))
+    .await
 }
 
 /// Pairs of agents in which one agent measured the other after `since`. Each pair has the smaller

@@ -142,7 +142,8 @@ pub async fn failures(
     by: Groups,
 ) -> Result<Vec<FailureRow>, Error> {
     let reasons: Vec<String> = reasons.iter().map(|reason| reason.name().to_owned()).collect();
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        FailureRow,
         r#"
         with failed as (
             select case when $5 then coalesce(t.reason_kind::text, 'other') end as reason,
@@ -182,20 +183,7 @@ pub async fn failures(
         &reasons,
     )
     .all(conn)
-    .await?;
-    let rows = rows.into_iter().map(|row| FailureRow {
-        reason: row.reason,
-        agent: row.agent,
-        city: row.city,
-        carrier: row.carrier,
-        day: row.day,
-        batch: row.batch,
-        sites: row.sites.0,
-        share: row.share,
-        last: row.last,
-        example: row.example,
-    });
-    Ok(rows.collect())
+    .await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

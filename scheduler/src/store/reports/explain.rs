@@ -6,14 +6,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::constraints::Exclusion;
-use crate::model::{AssignmentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId, TaskState};
+use crate::model::{AssignmentId, BatchId, Rtt, TaskId, TaskState};
 use crate::strategy::explain::{ExplainedChoice, ExplainedWait};
 
 use crate::store::Error;
 use crate::store::rows_and_errors::Rows;
 use crate::store::sites::{Site, candidates};
 use crate::store::tasks::unmet_and_wait_causes;
-use crate::store::types::Unsigned;
 
 /// Maximum number of tasks, and of choices, in one explanation of a site. Older ones are omitted.
 const MOST: i64 = 100;
@@ -88,8 +87,7 @@ pub async fn choices(
     at: Option<AssignmentId>,
 ) -> Result<Vec<TaskChoice>, Error> {
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-    let rows = sqlx::query_as!(
-        Row,
+    let rows = sqlx::query!(
         r#"
         select c.id, c.task_id, c.created_at, coalesce(t.assignment_id = c.id, false) as "newest!", a.name as agent, c.strategy,
                b.strategy as asked, c.seed, c.detail, c.available,
@@ -115,38 +113,13 @@ pub async fn choices(
     )
     .all(conn)
     .await?;
-    rows.into_iter().map(TaskChoice::try_from).collect()
-}
-
-struct Row {
-    id: AssignmentId,
-    task_id: TaskId,
-    created_at: DateTime<Utc>,
-    newest: bool,
-    agent: String,
-    strategy: Strategy,
-    asked: Strategy,
-    seed: i64,
-    detail: Option<ChoiceReasons>,
-    available: Option<Unsigned<u32>>,
-    candidates: Vec<String>,
-    predicted_us: Vec<Option<Rtt>>,
-    measured_us: Vec<Option<Rtt>>,
-    levels: Vec<Option<i64>>,
-    excluded: Vec<String>,
-    causes: Vec<String>,
-}
-
-impl TryFrom<Row> for TaskChoice {
-    type Error = Error;
-
-    fn try_from(row: Row) -> Result<Self, Error> {
+    let choices = rows.into_iter().map(|row| {
         let mut excluded: BTreeMap<Exclusion, Vec<String>> = BTreeMap::new();
         for (agent, cause) in row.excluded.iter().zip(&row.causes) {
             let cause = cause.parse().map_err(|_| Error::inconsistent("exclusions", "causes", cause))?;
             excluded.entry(cause).or_default().push(agent.clone());
         }
-        Ok(Self {
+        Ok(TaskChoice {
             id: row.id,
             task: row.task_id,
             at: row.created_at,
@@ -163,5 +136,6 @@ impl TryFrom<Row> for TaskChoice {
             },
             excluded,
         })
-    }
+    });
+    choices.collect()
 }

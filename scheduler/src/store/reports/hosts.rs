@@ -46,11 +46,13 @@ pub struct HostPages {
     after: String,
 }
 
-/// A statement about the wanted hosts after `$after`, in order of name. `$select` and `$rest` are
-/// the parts of the statement before and after the subquery `h`.
+/// A statement about the wanted hosts after `$after`, in order of name. `$query` is sqlx's macro,
+/// and `$row` its type of rows. `$select` and `$rest` are the parts of the statement before and
+/// after the subquery `h`.
 macro_rules! of_hosts {
-    ($select:literal, $rest:literal, $wanted:expr, $after:expr $(, $limit:expr)?) => {
-        sqlx::query!(
+    ($query:ident $(($row:ident))?, $select:literal, $rest:literal, $wanted:expr, $after:expr $(, $limit:expr)?) => {
+        sqlx::$query!(
+            $($row,)?
             $select
                 + r#"
             from (
@@ -105,6 +107,7 @@ impl HostPages {
         .one(&mut tx)
         .await?;
         let rows = of_hosts!(
+            query_as(HostRow),
             r#"
             select h.host as "host!", h.sites as "sites!: Unsigned<u64>", s.name as example, h.found_at as "found_at!",
                    h.listed as "listed!"
@@ -121,14 +124,6 @@ impl HostPages {
         .all(&mut tx)
         .await?;
         tx.commit().await?;
-        let rows = rows.into_iter().map(|row| HostRow {
-            host: row.host,
-            sites: row.sites.0,
-            example: row.example,
-            found_at: row.found_at,
-            listed: row.listed,
-        });
-        let rows: Vec<HostRow> = rows.collect();
         if let Some(last) = rows.last() {
             self.after.clone_from(&last.host);
         }
@@ -138,8 +133,8 @@ impl HostPages {
     /// Number of rows that have not been read yet.
     pub async fn behind(&self, conn: &mut PgConnection) -> Result<u64, Error> {
         let Self { wanted, after } = self;
-        let counted = of_hosts!(r#"select count(*) as "count!: Unsigned<u64>""#, "", wanted, after);
-        Ok(counted.one(conn).await?.count.0)
+        let counted = of_hosts!(query_scalar, r#"select count(*) as "count!: Unsigned<u64>""#, "", wanted, after);
+        Ok(counted.one(conn).await?.0)
     }
 }
 

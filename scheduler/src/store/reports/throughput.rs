@@ -225,7 +225,8 @@ pub async fn crawled(
     past: Duration,
     stretch: Duration,
 ) -> Result<Vec<CrawledStretch>, Error> {
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        CrawledStretch,
         r#"
         select date_bin($3::interval, minute, timestamptz 'epoch') as "from!", sum(crawls)::bigint as "crawls!: Unsigned<u64>",
                sum(pages)::bigint as "pages!: Unsigned<u64>", sum(bytes)::float8 as "bytes!"
@@ -238,14 +239,7 @@ pub async fn crawled(
         Interval(stretch),
     )
     .all(conn)
-    .await?;
-    let stretches = rows.into_iter().map(|row| CrawledStretch {
-        from: row.from,
-        crawls: row.crawls.0,
-        pages: row.pages.0,
-        bytes: row.bytes,
-    });
-    Ok(stretches.collect())
+    .await
 }
 
 #[cfg(test)]
