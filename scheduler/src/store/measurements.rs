@@ -11,6 +11,6 @@ pub(crate) mod reach;
 pub(crate) mod results_and_failures;
 pub(crate) mod site_measurements;
 
-pub use mesh::{MeshMeasurement, coverage, mesh, mesh_among, mesh_gaps, mesh_of_all};
+pub use mesh::{MeshMeasurement, coverage, has_gap, mesh, mesh_among, mesh_of_all};
 pub use results_and_failures::{Measured, MeasurementReport, ReportContent};
 pub use site_measurements::{ReportTarget, observations, of_sites, record};

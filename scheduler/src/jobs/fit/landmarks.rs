@@ -66,8 +66,8 @@ impl MeshState {
         let connected: Vec<AgentId> = fleet.connected.iter().map(|connected| connected.agent).collect();
         let connected_candidates: Vec<AgentId> =
             connected.iter().copied().filter(|agent| candidates.contains(agent)).collect();
-        let landmark_gaps = !measurements::mesh_gaps(conn, &connected_candidates, &beacons, 1).await?.is_empty();
-        let agent_gaps = !measurements::mesh_gaps(conn, &connected, &beacons, 1).await?.is_empty();
+        let landmark_gaps = measurements::has_gap(conn, &connected_candidates, &beacons).await?;
+        let agent_gaps = measurements::has_gap(conn, &connected, &beacons).await?;
         let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
         let alarmed = quarantines_and_contradictions::alarm(conn).await?.is_some();
         let chosen = !fleet.landmarks.is_empty();

@@ -122,33 +122,24 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// Pairs of a prober and a target, from these lists, for which no measurement has ever been tried.
-/// Returns at most `limit` pairs.
-pub async fn mesh_gaps(
-    conn: &mut PgConnection,
-    probers: &[AgentId],
-    targets: &[AgentId],
-    limit: i64,
-) -> Result<Vec<(AgentId, AgentId)>, Error> {
-    let rows = sqlx::query!(
+/// Whether any of these probers has never tried to measure another agent among these targets.
+pub async fn has_gap(conn: &mut PgConnection, probers: &[AgentId], targets: &[AgentId]) -> Result<bool, Error> {
+    sqlx::query_scalar!(
         r#"
-        select prober.id as "prober!: AgentId", target.id as "target!: AgentId"
-        from unnest($1::bigint[]) as prober (id)
-        cross join unnest($2::bigint[]) as target (id)
-        where prober.id <> target.id
-          and not exists (
-              select from mesh_measurements tried where tried.prober_id = prober.id and tried.agent_id = target.id
-          )
-        order by prober.id, target.id
-        limit $3
+        select exists (
+            select from unnest($1::bigint[]) as prober (id)
+            cross join unnest($2::bigint[]) as target (id)
+            where prober.id <> target.id
+              and not exists (
+                  select from mesh_measurements tried where tried.prober_id = prober.id and tried.agent_id = target.id
+              )
+        ) as "has_gap!"
         "#,
         probers as _,
         targets as _,
-        limit,
     )
-    .all(conn)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.prober, row.target)).collect())
+    .one(conn)
+    .await
 }
 
 /// The coverage of the mesh among these agents, if each agent measures at most `peers` others.

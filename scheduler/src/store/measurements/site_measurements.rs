@@ -74,7 +74,8 @@ async fn upsert(
             let failure = match seen {
                 None => POSTPONED_NOWHERE,
                 Some(seen) => {
-                    if postponed(conn, seen, had_lock, report.requests).await? < MOST_POSTPONED {
+                    move_site(conn, seen).await?;
+                    if keep(conn, seen, i32::from(had_lock), report.requests).await? < MOST_POSTPONED {
                         return Ok(());
                     }
                     POSTPONED_AGAIN
@@ -221,10 +222,12 @@ async fn not_counted(
     prober: AgentId,
     seen: Option<ReportedAddress>,
 ) -> Result<u64, Error> {
-    match seen {
-        Some(seen) => measured(conn, seen).await,
-        None => forget(conn, site, prober).await,
+    let former = forget(conn, site, prober).await?;
+    if let Some(seen) = seen {
+        move_site(conn, seen).await?;
+        keep(conn, seen, 0, 0).await?;
     }
+    Ok(former)
 }
 
 /// The address to which a site's name resolves at a prober, for display.
@@ -248,15 +251,6 @@ struct ReportedAddress {
     settled: bool,
 }
 
-/// Stores the address of a site that a prober measured. Returns the number of the prober's earlier
-/// requests that no stored measurement includes yet.
-async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64, Error> {
-    let former = forget(conn, seen.site, seen.prober).await?;
-    move_site(conn, seen).await?;
-    keep(conn, seen, 0, 0).await?;
-    Ok(former)
-}
-
 /// Deletes the stored address of a site for a prober. Returns the number of the prober's requests
 /// that no stored measurement includes yet.
 async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
@@ -268,19 +262,6 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     .optional(conn)
     .await?;
     Ok(former.map_or(0, u64::from))
-}
-
-/// Stores the address of a site that a prober did not measure. `had_lock` says whether the prober's
-/// order locked an address. Returns the number of consecutive orders that locked an address but led
-/// to no measurement.
-async fn postponed(
-    conn: &mut PgConnection,
-    seen: ReportedAddress,
-    had_lock: bool,
-    requests: u32,
-) -> Result<u32, Error> {
-    move_site(conn, seen).await?;
-    keep(conn, seen, i32::from(had_lock), requests).await
 }
 
 /// Replaces the site's address with the reported one, if the invariants of this module allow it.
@@ -306,7 +287,8 @@ async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(),
 }
 
 /// Stores a reported address, with the numbers of postponed orders and of requests. Stores no new
-/// row if the address equals the site's stored address and both numbers are 0.
+/// row if the address equals the site's stored address and both numbers are 0. Returns the number
+/// of consecutive orders that locked an address but led to no measurement.
 async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"

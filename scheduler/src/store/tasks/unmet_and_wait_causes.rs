@@ -86,8 +86,7 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     Ok(rows
         .into_iter()
         .map(|row| {
-            let standing = UnassignedTask { state: row.state, strategy: row.strategy, held: row.held };
-            let cause = standing.waits_for(&closed);
+            let cause = closed.wait_cause(row.state, row.strategy, row.held);
             let about = match row.address {
                 Some(address) => WaitDetail::Address(address),
                 None => about(cause, why.get(&row.batch_id)),
@@ -118,8 +117,7 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     let why = why(conn, &[batch]).await?.remove(&batch);
     let mut counted: Vec<(ExplainedWait, u64)> = Vec::new();
     for row in rows {
-        let standing = UnassignedTask { state: row.state, strategy: row.strategy, held: row.held };
-        let cause = standing.waits_for(&closed);
+        let cause = closed.wait_cause(row.state, row.strategy, row.held);
         let wait = ExplainedWait { cause, about: about(cause, why.as_ref()) };
         let Unsigned(tasks) = row.count;
         match counted.iter_mut().find(|(one, _)| *one == wait) {
@@ -157,27 +155,19 @@ impl ClosedStages {
     fn cause(&self, stage: Stage) -> Option<WaitCause> {
         self.stages.get(&stage).copied()
     }
-}
 
-/// A task without an agent: its state, its batch's strategy and its hold.
-struct UnassignedTask {
-    state: TaskState,
-    strategy: Strategy,
-    held: Option<WaitCause>,
-}
-
-impl UnassignedTask {
-    fn waits_for(&self, closed: &ClosedStages) -> WaitCause {
-        if let Some(held) = self.held {
+    /// Why a task without an agent waits, by its state, its batch's strategy and its hold.
+    fn wait_cause(&self, state: TaskState, strategy: Strategy, held: Option<WaitCause>) -> WaitCause {
+        if let Some(held) = held {
             return held;
         }
-        let stage = if self.state == TaskState::Located { Stage::Choosing } else { Stage::Measuring };
-        match closed.cause(stage) {
+        let stage = if state == TaskState::Located { Stage::Choosing } else { Stage::Measuring };
+        match self.cause(stage) {
             Some(cause) => cause,
-            None if !closed.connected => WaitCause::NoAgent,
-            None => match self.state {
-                TaskState::Measuring => closed.cause(Stage::Locating).unwrap_or(WaitCause::Measurements),
-                TaskState::Located if self.strategy == Strategy::EarliestFinish => WaitCause::Planned,
+            None if !self.connected => WaitCause::NoAgent,
+            None => match state {
+                TaskState::Measuring => self.cause(Stage::Locating).unwrap_or(WaitCause::Measurements),
+                TaskState::Located if strategy == Strategy::EarliestFinish => WaitCause::Planned,
                 TaskState::Located => WaitCause::Choice,
                 _ => WaitCause::Queued,
             },
