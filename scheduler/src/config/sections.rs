@@ -207,7 +207,7 @@ impl KeepConfig {
     /// Checks that all rows are kept for at least the life and grace of a lease, and measurements
     /// for at least as long as they are used.
     pub(super) fn check_life(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
-        let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
+        let rows = RetainedKind::ALL.iter().map(|kind| (kind.name(), self.of(*kind)));
         let all = [("keep.events", self.events)].into_iter().chain(rows);
         let lived = lease.life + lease.grace;
         if let Some((key, kept)) = all.into_iter().find(|(_, kept)| *kept < lived) {

@@ -24,7 +24,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
     constraints_and_quotas::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
     tx.commit().await.context("commit pruned checkpoints")?;
-    for subject in RetainedKind::ALL {
+    for &subject in RetainedKind::ALL {
         loop {
             let mut tx = scheduler.begin().await?;
             let more = retention::prune(&mut tx, subject, keep.of(subject)).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{AssignmentId, TaskId};
+use crate::model::{AssignmentId, TaskId, words};
 
 use crate::store::Error;
 use crate::store::agents::issued_tokens;
@@ -24,54 +24,27 @@ const PIECE: i64 = 1_000;
 /// milliseconds.
 const EVENTS_AT_ONCE: i64 = 10_000;
 
-/// Kinds of rows that are deleted by age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RetainedKind {
-    /// Rounds before the newest round of the same site and batch, with their dependent rows.
-    Rounds,
-    /// Assignments and leases of a task that are older than the task's newest assignment.
-    Moves,
-    Measurements,
-    /// Ended sessions.
-    Sessions,
-    /// Stored answers to submissions.
-    Submissions,
-    Quarantines,
-    Embeddings,
-    /// Enrolment tokens that can no longer be used.
-    Enrolments,
-    /// Throughput per minute.
-    Minutes,
-}
-
-impl RetainedKind {
-    pub const ALL: [Self; 9] = [
-        Self::Rounds,
-        Self::Moves,
-        Self::Measurements,
-        Self::Sessions,
-        Self::Submissions,
-        Self::Quarantines,
-        Self::Embeddings,
-        Self::Enrolments,
-        Self::Minutes,
-    ];
-
-    /// The configuration key that sets how long these rows are kept.
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::Rounds => "keep.rounds",
-            Self::Moves => "keep.moves",
-            Self::Measurements => "keep.measurements",
-            Self::Sessions => "keep.sessions",
-            Self::Submissions => "keep.submissions",
-            Self::Quarantines => "keep.quarantines",
-            Self::Embeddings => "keep.embeddings",
-            Self::Enrolments => "keep.enrolments",
-            Self::Minutes => "keep.minutes",
-        }
+words!(
+    /// Kinds of rows that are deleted by age. The word is the configuration key that sets how long
+    /// the rows are kept.
+    RetainedKind {
+        /// Rounds before the newest round of the same site and batch, with their dependent rows.
+        Rounds = "keep.rounds",
+        /// Assignments and leases of a task that are older than the task's newest assignment.
+        Moves = "keep.moves",
+        Measurements = "keep.measurements",
+        /// Ended sessions.
+        Sessions = "keep.sessions",
+        /// Stored answers to submissions.
+        Submissions = "keep.submissions",
+        Quarantines = "keep.quarantines",
+        Embeddings = "keep.embeddings",
+        /// Enrolment tokens that can no longer be used.
+        Enrolments = "keep.enrolments",
+        /// Throughput per minute.
+        Minutes = "keep.minutes",
     }
-}
+);
 
 /// Deletes about [`PIECE`] of the rows that have been out of use for at least `keep`, with their
 /// dependent rows. Returns whether more such rows may remain. Run in a transaction.
@@ -495,7 +468,7 @@ mod tests {
             "insert into trust_alarms (reason, since, ended_at) values ('x', now(), now() - interval '2 hours'), ('y', now(), null)",
         )
         .await;
-        for subject in RetainedKind::ALL {
+        for &subject in RetainedKind::ALL {
             pruned(&pool, subject).await;
         }
         assert_eq!(count(&pool, "select site_id from site_measurements").await, fresh.get());
