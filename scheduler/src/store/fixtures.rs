@@ -12,6 +12,7 @@ use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, Sessi
 
 use super::assignments::{self, Pool};
 use super::leases;
+use crate::store::agents::new_enrolments::{AgentRequest, Name};
 use crate::store::agents::sessions::{self, Registration, SessionTerms};
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::sites::addresses::PermitRequest;
@@ -88,6 +89,20 @@ pub(crate) fn registration() -> Registration {
         held: Vec::new(),
         yields: false,
         process: None,
+    }
+}
+
+/// A request for a token, for an agent without a position and without tags.
+pub(crate) fn agent_request(name: Name) -> AgentRequest {
+    AgentRequest {
+        name,
+        city: "Harbin".into(),
+        carrier: "CERNET".into(),
+        country: "CN".into(),
+        position: None,
+        tags: Vec::new(),
+        valid_for: LIFETIME,
+        replaces: false,
     }
 }
 

@@ -340,14 +340,10 @@ mod tests {
 
     async fn made_with_tags(conn: &mut PgConnection, name: &str) -> crate::store::agents::new_enrolments::Enrolment {
         let wanted = AgentRequest {
-            name: Name::Given(name.into()),
             city: "北京".into(),
             carrier: "电信".into(),
-            country: "CN".into(),
-            position: None,
             tags: vec!["fast".into(), "spare".into()],
-            valid_for: HOUR,
-            replaces: false,
+            ..wanted(Some(name))
         };
         create(conn, &[wanted]).await.expect("made").remove(0)
     }
@@ -400,16 +396,8 @@ mod tests {
     }
 
     fn wanted(name: Option<&str>) -> AgentRequest {
-        AgentRequest {
-            name: name.map_or_else(|| Name::Formed("harbin-cernet".into()), |name| Name::Given(name.into())),
-            city: "Harbin".into(),
-            carrier: "CERNET".into(),
-            country: "CN".into(),
-            position: None,
-            tags: Vec::new(),
-            valid_for: Duration::from_secs(60),
-            replaces: false,
-        }
+        let formed = || Name::Formed("harbin-cernet".into());
+        fixtures::agent_request(name.map_or_else(formed, |name| Name::Given(name.into())))
     }
 
     async fn made(conn: &mut PgConnection, name: Option<&str>) -> Enrolment {

@@ -114,17 +114,13 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures::{self, Conn};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(mut conn: Conn) {
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let (a, b) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
-        let (of_a, of_b) = (fixtures::session(&mut conn, a).await, fixtures::session(&mut conn, b).await);
-        let task = fixtures::assigned(&mut conn, batch, site, a).await;
-        fixtures::grant(&mut conn, a, of_a).await;
+        let LeasedTask { agent: a, session: of_a, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let (b, of_b) = fixtures::crawler(&mut conn, "b").await;
         let checkpoint = |token, pages: u32| {
             let state = vec![7; usize::try_from(pages).expect("a number")];
             Checkpoint { task, token: LeaseToken::new(token), pages, state, rate_state: RateState::default() }
@@ -146,11 +142,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_that_comes_while_its_lease_ends_waits_and_is_late(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
-        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        fixtures::grant(&mut conn, agent, session).await;
+        let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         // Every transaction that ends a lease locks the task and then changes the lease.
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");

@@ -272,18 +272,13 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 mod tests {
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
-    use crate::store::fixtures::{self, Conn};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases::granting::grant;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_its_holder_can_hand_a_lease_back(mut conn: Conn) {
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let other = fixtures::agent(&mut conn, "b").await;
-        let session = fixtures::session(&mut conn, agent).await;
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        let token = grant(&mut conn, agent, session).await.expect("grant")[0].token;
+        let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let (other, token) = (fixtures::agent(&mut conn, "b").await, fixtures::TOKEN);
         assert!(!release(&mut conn, other, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
         assert!(release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
         assert!(!release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"), "once");

@@ -385,7 +385,6 @@ async fn replace(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SessionId;
     use crate::store::agents::sessions;
     use crate::store::fixtures::{self, Conn, LeasedTask};
 
@@ -394,14 +393,9 @@ mod tests {
         OutcomeReport { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
     }
 
-    async fn leased(conn: &mut PgConnection) -> (AgentId, SessionId, TaskId) {
-        let LeasedTask { agent, session, task, .. } = fixtures::leased(conn, "a").await;
-        (agent, session, task)
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_outcome_is_stored_once(mut conn: Conn) {
-        let (agent, _, task) = leased(&mut conn).await;
+        let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let first = report(task, 1, CrawlEnding::Truncated(Budget::Pages));
         assert!(matches!(fixtures::record(&mut conn, agent, &first).await, OutcomeAnswer::Accepted { .. }));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
@@ -425,7 +419,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(mut conn: Conn) {
-        let (agent, session, first) = leased(&mut conn).await;
+        let LeasedTask { agent, session, task: first, .. } = fixtures::leased(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "second", "random").await;
         let site = fixtures::site(&mut conn, "b.cn").await;
         let second = fixtures::assigned(&mut conn, batch, site, agent).await;
@@ -458,7 +452,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_released_lease_may_complete_until_a_newer_grant_exists(mut conn: Conn) {
-        let (agent, session, task) = leased(&mut conn).await;
+        let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         sessions::close(&mut conn, session).await.expect("close");
         fixtures::reap(&mut conn).await;
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
@@ -475,7 +469,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nobody_completes_anothers_lease_or_an_unknown_task(mut conn: Conn) {
-        let (_, _, task) = leased(&mut conn).await;
+        let task = fixtures::leased(&mut conn, "a").await.task;
         let thief = fixtures::agent(&mut conn, "thief").await;
         for (task, token, refusal) in [
             (task, 1, Refusal::ForeignLease),
@@ -511,7 +505,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_unreachable_site_fails_with_the_reason(mut conn: Conn) {
-        let (agent, _, task) = leased(&mut conn).await;
+        let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let unreachable = CrawlEnding::Unreachable(Some(crate::model::ReasonKind::NoConnection));
         fixtures::record(&mut conn, agent, &report(task, 1, unreachable)).await;
         let (state, reason, kind): (String, String, String) =
@@ -523,16 +517,13 @@ mod tests {
         assert_eq!(said, ("failed", "unreachable: no route", "no-connection"));
     }
 
-    fn report_of(task: TaskId) -> OutcomeReport {
-        fixtures::report(task, fixtures::TOKEN, CrawlEnding::Complete)
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_sites_newest_crawl_that_fetched_a_page_names_its_hosts(mut conn: Conn) {
         let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         fixtures::execute(&mut conn, "update batches set policy = policy || '{\"max_hosts\": 2}'").await;
         let hosts = |names: &[&str]| names.iter().map(|name| name.parse().expect("a name")).collect::<Vec<SiteName>>();
-        let first = OutcomeReport { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report_of(task) };
+        let first =
+            OutcomeReport { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report(task, 1, CrawlEnding::Complete) };
         let known = "select string_agg(host, ' ' order by host) from discovered_hosts";
         fixtures::record(&mut conn, agent, &first).await;
         assert_eq!(
@@ -554,7 +545,7 @@ mod tests {
             let task: i64 = fixtures::scalar(&mut conn, "select max(id) from tasks").await;
             fixtures::assign(&mut conn, TaskId::new(task), agent).await;
             assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
-            let again = report_of(TaskId::new(task));
+            let again = report(TaskId::new(task), 1, CrawlEnding::Complete);
             let again = OutcomeReport { pages, hosts: hosts(names), ..again };
             assert!(matches!(fixtures::record(&mut conn, agent, &again).await, OutcomeAnswer::Accepted { .. }));
             assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, expected);

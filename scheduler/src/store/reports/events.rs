@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::store::agents::{drain_remove_and_tag, sessions};
     use crate::store::batches::cancel_and_retry;
-    use crate::store::fixtures::{self, Conn};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases;
 
     /// Each event of a page as text, in order.
@@ -320,11 +320,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(mut conn: Conn) {
-        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
-        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        fixtures::grant(&mut conn, agent, session).await;
+        let LeasedTask { agent, session, batch, task, .. } = fixtures::leased(&mut conn, "a").await;
         sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
             .await
             .expect("renew");
@@ -337,9 +333,7 @@ mod tests {
         fixtures::grant(&mut conn, agent, session).await;
         drain_remove_and_tag::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
-        cancel_and_retry::cancel(&mut conn, batch, "autumn", &cancel_and_retry::ChangeScope::All)
-            .await
-            .expect("cancel");
+        cancel_and_retry::cancel(&mut conn, batch, "a", &cancel_and_retry::ChangeScope::All).await.expect("cancel");
         settle(&mut conn).await;
 
         let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");

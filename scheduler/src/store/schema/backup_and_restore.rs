@@ -272,16 +272,7 @@ mod tests {
     async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
         let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let LeasedTask { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
-        let wanted = new_enrolments::AgentRequest {
-            name: new_enrolments::Name::Given("lhasa".into()),
-            city: "Lhasa".into(),
-            carrier: "Unicom".into(),
-            country: "CN".into(),
-            position: None,
-            tags: Vec::new(),
-            valid_for: Duration::from_secs(600),
-            replaces: false,
-        };
+        let wanted = fixtures::agent_request(new_enrolments::Name::Given("lhasa".into()));
         let enrolment = new_enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
 
         let restored = rewound(&mut conn).await;

@@ -333,12 +333,8 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_round_goes_with_all_that_hangs_on_it_and_the_newest_stays(pool: PgPool) {
-        let (agent, session) = crawler(&pool, "a").await;
         let mut conn = pool.acquire().await.expect("connect");
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        let first = fixtures::assigned(&mut conn, batch, site, agent).await;
-        fixtures::grant(&mut conn, agent, session).await;
+        let first = fixtures::leased(&mut conn, "a").await.task;
         for ended in [
             "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
              select task_id, token, agent_id, 'complete', 1, 1, 0, now(), 1000 from leases",
@@ -421,12 +417,8 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_crawl_whose_session_is_deleted_still_counts_as_lost(pool: PgPool) {
-        let (agent, session) = crawler(&pool, "a").await;
         let mut conn = pool.acquire().await.expect("connect");
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let site = fixtures::site(&mut conn, "a.cn").await;
-        fixtures::assigned(&mut conn, batch, site, agent).await;
-        fixtures::grant(&mut conn, agent, session).await;
+        let agent = fixtures::leased(&mut conn, "a").await.agent;
         fixtures::session(&mut conn, agent).await;
         for lost in [
             "update leases set state = 'expired', ended_at = now()",

@@ -341,19 +341,13 @@ mod tests {
 
         let mut first = fixtures::begin(&pool).await;
         settle(&mut first, www, ORIGIN).await.expect("settle");
-        let mut second = fixtures::begin(&pool).await;
-        let settling = tokio::spawn(async move {
-            let stands = settle(&mut second, bare, ORIGIN).await;
-            second.commit().await.expect("commit");
+        let second = async |conn: &mut PgConnection| {
+            let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
+            let stands = settle(&mut tx, bare, ORIGIN).await.expect("settle");
+            tx.commit().await.expect("commit");
             stands
-        });
-        let waiting = "select count(*) from pg_stat_activity
-                       where datname = current_database() and wait_event_type = 'Lock'";
-        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *conn).await.expect("count") == 0 {
-            assert!(!settling.is_finished(), "the second must wait for the first");
-        }
-        first.commit().await.expect("commit");
-        assert_eq!(settling.await.expect("no panic").expect("settle"), www);
+        };
+        assert_eq!(fixtures::behind(&pool, first, second).await, www);
         assert_eq!(task(&mut conn, twin).await.1, "measuring");
         let open: i64 = fixtures::scalar(&mut conn, "select count(*) from tasks where state <> 'cancelled'").await;
         assert_eq!(open, 1);
