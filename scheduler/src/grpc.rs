@@ -9,6 +9,7 @@ mod errors;
 pub(crate) mod operator;
 mod server;
 
+pub(crate) use operator::services::OperatorServices;
 pub use operator::settings::Identity;
 pub use server::over_tls;
-pub(crate) use server::{Desks, serve};
+pub(crate) use server::serve;

@@ -192,7 +192,7 @@ pub async fn run(
         });
     }
     let (dashboard, over_tls, pages_end) = (scheduler.clone(), config.is_some(), stop.child_token());
-    let pages = move |desks| web::router(Web::new(dashboard, desks, over_tls, pages_end));
+    let pages = move |services| web::router(Web::new(dashboard, services, over_tls, pages_end));
     let server = grpc::serve(scheduler, listener, config, identity, pages, stop.clone());
     parts.spawn(async move { ("grpc", server.await) });
 

@@ -12,10 +12,12 @@ use anyhow::Context as _;
 use axum::Router;
 use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::{self, AgentServiceServer};
-use landfall_proto::v1::{
-    embedding_service_server, event_service_server, fleet_service_server, report_service_server, site_service_server,
-    status_service_server,
-};
+use landfall_proto::v1::embedding_service_server::{self, EmbeddingServiceServer};
+use landfall_proto::v1::event_service_server::{self, EventServiceServer};
+use landfall_proto::v1::fleet_service_server::{self, FleetServiceServer};
+use landfall_proto::v1::report_service_server::{self, ReportServiceServer};
+use landfall_proto::v1::site_service_server::{self, SiteServiceServer};
+use landfall_proto::v1::status_service_server::{self, StatusServiceServer};
 use rustls::ServerConfig;
 use sqlx::PgPool;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -38,12 +40,8 @@ use tower::layer::layer_fn;
 use super::agent_session::{AgentDesk, MAX_AGENT_MESSAGE};
 use super::auth::{self, AllowedCallers, WrongTokens, peer};
 use super::errors;
-use super::operator::embeddings::EmbeddingDesk;
-use super::operator::events::EventDesk;
-use super::operator::reports::ReportDesk;
-use super::operator::services::{FleetDesk, SiteDesk};
+use super::operator::services::OperatorServices;
 use super::operator::settings::Identity;
-use super::operator::status::StatusDesk;
 use crate::Scheduler;
 use crate::store;
 
@@ -53,6 +51,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that a shutdown waits for streams to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+
+/// Maximum size in bytes of an operator's request. This is enough for ten thousand names of maximum
+/// length.
+const MAX_MESSAGE: usize = 4 << 20;
+/// Maximum size in bytes of a request to a service whose requests are all short.
+const MAX_SHORT_MESSAGE: usize = 64 << 10;
 
 /// The services whose state the health service reports separately.
 const SERVICES: [&str; 7] = [
@@ -65,32 +69,6 @@ const SERVICES: [&str; 7] = [
     status_service_server::SERVICE_NAME,
 ];
 
-/// The operators' services. The dashboard, which runs in this process, calls them too.
-#[derive(Debug, Clone)]
-pub(crate) struct Desks {
-    pub(crate) sites: SiteDesk,
-    pub(crate) status: StatusDesk,
-    pub(crate) fleet: FleetDesk,
-    pub(crate) embeddings: EmbeddingDesk,
-    pub(crate) events: EventDesk,
-    pub(crate) reports: ReportDesk,
-}
-
-impl Desks {
-    /// Creates the services, whose streams end with `shutdown`. Agents that enrol get `identity`,
-    /// with which they find and recognise the scheduler.
-    fn new(scheduler: &Scheduler, identity: &Identity, shutdown: &CancellationToken) -> Self {
-        Self {
-            sites: SiteDesk::new(scheduler.clone(), shutdown.child_token()),
-            status: StatusDesk::new(scheduler.clone(), identity),
-            fleet: FleetDesk::new(scheduler.clone(), identity.clone()),
-            embeddings: EmbeddingDesk::new(scheduler.clone()),
-            events: EventDesk::new(scheduler.clone(), shutdown.child_token()),
-            reports: ReportDesk::new(scheduler.clone()),
-        }
-    }
-}
-
 /// Serves until `shutdown`, then waits a few seconds for streams to end. `pages` makes the routes of
 /// the dashboard, which calls the operators' services in this process.
 pub(crate) async fn serve(
@@ -98,7 +76,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     identity: Identity,
-    pages: impl FnOnce(Desks) -> Router,
+    pages: impl FnOnce(OperatorServices) -> Router,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let sessions = TaskTracker::new();
@@ -118,18 +96,24 @@ pub(crate) async fn serve(
     // passed to it. Without TCP_NODELAY, an order after an acknowledgement waits 40 ms for the
     // agent's delayed ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let desks = Desks::new(&scheduler, &identity, &shutdown);
+    let operators = OperatorServices::new(scheduler.clone(), identity, shutdown.child_token());
     let mut services = Routes::builder();
-    services.add_service(health_service).add_service(reflection).add_service(agents);
-    services.add_service(desks.sites.clone().server()).add_service(desks.status.clone().server());
-    services.add_service(desks.fleet.clone().server()).add_service(desks.embeddings.clone().server());
-    services.add_service(desks.events.clone().server()).add_service(desks.reports.clone().server());
+    services
+        .add_service(health_service)
+        .add_service(reflection)
+        .add_service(agents)
+        .add_service(EmbeddingServiceServer::new(operators.clone()).max_decoding_message_size(MAX_SHORT_MESSAGE))
+        .add_service(EventServiceServer::new(operators.clone()).max_decoding_message_size(MAX_SHORT_MESSAGE))
+        .add_service(FleetServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(ReportServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(SiteServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(StatusServiceServer::new(operators.clone()).max_decoding_message_size(MAX_SHORT_MESSAGE));
     let served = Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(layer_fn(move |within| Gate::new(within, scheduler.clone())))
-        .add_routes(services.routes().into_axum_router().merge(pages(desks)).into());
+        .add_routes(services.routes().into_axum_router().merge(pages(operators)).into());
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
         Some(tls) => {

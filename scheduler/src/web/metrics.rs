@@ -4,7 +4,6 @@
 //! Label values are words from the protocol, never names of sites, agents or batches. The text has
 //! a line for each value of a label, even if the gauge is 0.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -13,45 +12,25 @@ use axum::response::{IntoResponse, Response};
 use landfall_proto::json::moment;
 use landfall_proto::metrics::{self, MetricsText, label, words};
 use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusResponse};
-use tokio::sync::Mutex;
 
+use super::Web;
 use super::page_layout::{PageError, float};
-use crate::grpc::Desks;
 
 /// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
 /// Maximum number of open batches whose sites are added up in the metrics.
 const BATCHES: u32 = 100;
 
-/// The text of a scrape, and the time at which it was made.
-#[derive(Debug)]
-struct Scrape {
-    at: Instant,
-    text: String,
-}
-
-/// The data that scrapes share. Clones are cheap.
-#[derive(Debug, Clone)]
-pub(super) struct Scrapes {
-    desks: Desks,
-    newest: Arc<Mutex<Option<Scrape>>>,
-}
-
-impl Scrapes {
-    pub(super) fn new(desks: Desks) -> Self {
-        Self { desks, newest: Arc::default() }
-    }
-}
-
-pub(super) async fn scrape(State(scrapes): State<Scrapes>) -> Result<Response, PageError> {
+pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
     // The lock is held while the text is made, so that simultaneous scrapes read the
     // database only once.
-    let mut newest = scrapes.newest.lock().await;
+    let mut newest = web.scrape.lock().await;
     let text = match &*newest {
-        Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
+        Some((at, text)) if at.elapsed() < FRESH => text.clone(),
         _ => {
-            let text = text(&scrapes.desks.status.read(BATCHES, false).await?);
-            newest.insert(Scrape { at: Instant::now(), text }).text.clone()
+            let text = text(&web.services.read_status(BATCHES, false).await?);
+            *newest = Some((Instant::now(), text.clone()));
+            text
         }
     };
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())

@@ -13,24 +13,32 @@ use tokio_util::sync::CancellationToken;
 use super::page_layout::{Form, Page, PageError, see_other};
 use super::pages::map_errors::EpochErrors;
 use crate::Scheduler;
-use crate::grpc::Desks;
+use crate::grpc::OperatorServices;
 
 /// The data that all handlers share. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Web {
     pub(super) scheduler: Scheduler,
-    pub(super) desks: Desks,
+    pub(super) services: OperatorServices,
     /// Whether browsers connect over TLS. Without TLS, the scheduler listens on loopback only.
     pub(super) tls: bool,
     pub(super) kept: Arc<KeptPages>,
     /// The most recently computed errors of the map.
     pub(super) map_errors: Arc<tokio::sync::Mutex<Option<EpochErrors>>>,
+    /// The newest text of the metrics, and the time at which it was made.
+    pub(super) scrape: Arc<tokio::sync::Mutex<Option<(Instant, String)>>>,
     pub(super) shutdown: CancellationToken,
 }
 
 impl Web {
-    pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
-        Self { scheduler, desks, tls, kept: Arc::default(), map_errors: Arc::default(), shutdown }
+    pub(crate) fn new(
+        scheduler: Scheduler,
+        services: OperatorServices,
+        tls: bool,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let (kept, map_errors, scrape) = (Arc::default(), Arc::default(), Arc::default());
+        Self { scheduler, services, tls, kept, map_errors, scrape, shutdown }
     }
 }
 

@@ -23,13 +23,12 @@ use serde::Serialize;
 use serde_json::Value;
 use tonic::Request;
 
-use super::Web;
 use super::access_and_sign_in::{self, admit};
 use super::live_pages::{self, Live};
-use super::metrics::{self, Scrapes};
 use super::page_layout::{Form, Json, PageError, failure};
 use super::pages::map::read;
 use super::pages::{agents, batches_and_sites, overview_and_trends};
+use super::{Web, metrics};
 use crate::store;
 
 /// The routes of all pages. The first segment of a path never contains a dot, because a path whose
@@ -52,7 +51,7 @@ pub(crate) fn router(web: Web) -> Router {
         .route("/static/{file}", get(static_file))
         .route("/health/live", get(|| async { "live\n" }))
         .route("/health/ready", get(ready))
-        .route("/metrics", get(metrics::scrape).with_state(Scrapes::new(web.desks.clone())))
+        .route("/metrics", get(metrics::scrape))
         .nest("/api/v1", api_router())
         .route("/{*path}", get(|| async { PageError::unknown().into_response() }))
         .layer(from_fn_with_state(web.clone(), admit))
@@ -109,20 +108,20 @@ fn json(value: &impl Serialize) -> ApiAnswer {
 }
 
 async fn status(State(web): State<Web>) -> ApiAnswer {
-    json(web.desks.status.show_status(Request::new(ShowStatusRequest { batches: 0 })).await?.get_ref())
+    json(web.services.show_status(Request::new(ShowStatusRequest { batches: 0 })).await?.get_ref())
 }
 
 async fn agents(State(web): State<Web>) -> ApiAnswer {
-    json(&web.desks.fleet.list_agents(Request::new(ListAgentsRequest::default())).await?.get_ref().agents)
+    json(&web.services.list_agents(Request::new(ListAgentsRequest::default())).await?.get_ref().agents)
 }
 
 async fn landmarks(State(web): State<Web>) -> ApiAnswer {
-    json(&web.desks.fleet.list_landmarks(Request::new(ListLandmarksRequest::default())).await?.get_ref().landmarks)
+    json(&web.services.list_landmarks(Request::new(ListLandmarksRequest::default())).await?.get_ref().landmarks)
 }
 
 async fn batches(State(web): State<Web>) -> ApiAnswer {
     let request = ListBatchesRequest { limit: MOST.into(), ..ListBatchesRequest::default() };
-    json(&web.desks.sites.list_batches(Request::new(request)).await?.get_ref().batches)
+    json(&web.services.list_batches(Request::new(request)).await?.get_ref().batches)
 }
 
 async fn throughput(State(web): State<Web>, Path(name): Path<String>) -> ApiAnswer {
@@ -130,23 +129,21 @@ async fn throughput(State(web): State<Web>, Path(name): Path<String>) -> ApiAnsw
 }
 
 async fn circuits(State(web): State<Web>) -> ApiAnswer {
-    json(
-        &web.desks.sites.list_open_circuits(Request::new(ListOpenCircuitsRequest::default())).await?.get_ref().circuits,
-    )
+    json(&web.services.list_open_circuits(Request::new(ListOpenCircuitsRequest::default())).await?.get_ref().circuits)
 }
 
 async fn explanation(State(web): State<Web>, uri: Uri) -> ApiAnswer {
     let site = Form::of_query(&uri).field("site").to_owned();
     let request = ExplainRequest { site, ..ExplainRequest::default() };
-    json(web.desks.sites.explain(Request::new(request)).await?.get_ref())
+    json(web.services.explain(Request::new(request)).await?.get_ref())
 }
 
 async fn embedding(State(web): State<Web>) -> ApiAnswer {
-    json(web.desks.embeddings.show_embedding(Request::new(ShowEmbeddingRequest {})).await?.get_ref())
+    json(web.services.show_embedding(Request::new(ShowEmbeddingRequest {})).await?.get_ref())
 }
 
 async fn epochs(State(web): State<Web>) -> ApiAnswer {
-    json(&web.desks.embeddings.list_epochs(Request::new(ListEpochsRequest { limit: MOST })).await?.get_ref().epochs)
+    json(&web.services.list_epochs(Request::new(ListEpochsRequest { limit: MOST })).await?.get_ref().epochs)
 }
 
 async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {

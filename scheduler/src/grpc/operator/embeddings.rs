@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use landfall_proto::v1;
-use landfall_proto::v1::embedding_service_server::{EmbeddingService, EmbeddingServiceServer};
+use landfall_proto::v1::embedding_service_server::EmbeddingService;
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
-use crate::Scheduler;
 use crate::gnp::{AgentQuality, Embedding, Mesh, Quality, Residual};
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
@@ -16,9 +15,8 @@ use crate::store::embeddings::{self, Epoch, FitRequest, landmarks};
 use crate::store::{self, measurements};
 
 use super::convert::{InvalidField, bounded, count, duration, rtt, timestamp};
+use super::services::OperatorServices;
 
-/// Maximum size of a request in bytes. Every request has only a few bytes.
-const MAX_MESSAGE: usize = 64 << 10;
 /// Interval at which a waiting call checks whether the fit is done. Polling is needed because
 /// another scheduler may make the fit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -29,23 +27,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const DEFAULT_EPOCHS: u32 = 20;
 const MOST_EPOCHS: u32 = 1000;
 
-#[derive(Debug, Clone)]
-pub(crate) struct EmbeddingDesk {
-    scheduler: Scheduler,
-}
-
-impl EmbeddingDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler }
-    }
-
-    pub(in crate::grpc) fn server(self) -> EmbeddingServiceServer<Self> {
-        EmbeddingServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
-    }
-}
-
 #[tonic::async_trait]
-impl EmbeddingService for EmbeddingDesk {
+impl EmbeddingService for OperatorServices {
     async fn show_embedding(
         &self,
         _: Request<v1::ShowEmbeddingRequest>,
@@ -66,7 +49,7 @@ impl EmbeddingService for EmbeddingDesk {
         request: Request<v1::FitEmbeddingRequest>,
     ) -> Result<Response<v1::FitEmbeddingResponse>, Status> {
         let wait = wait_of(request.into_inner())?;
-        let former = self.ask().await?;
+        let former = self.ask_for_fit().await?;
         let until = tokio::time::Instant::now() + wait;
         loop {
             self.scheduler.wakes.fit.notify_one();
@@ -103,9 +86,9 @@ impl EmbeddingService for EmbeddingDesk {
     }
 }
 
-impl EmbeddingDesk {
+impl OperatorServices {
     /// Requests a fit. Returns the newest epoch before the fit.
-    async fn ask(&self) -> Result<Option<Epoch>, Status> {
+    async fn ask_for_fit(&self) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
         embeddings::ask_for_fit(&mut conn).await?;

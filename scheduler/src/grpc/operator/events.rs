@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use landfall_proto::v1;
-use landfall_proto::v1::event_service_server::{EventService, EventServiceServer};
+use landfall_proto::v1::event_service_server::EventService;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::convert::{InvalidField, Places, TimeRange, timestamp};
 use super::named;
+use super::services::OperatorServices;
 use crate::Scheduler;
 use crate::grpc::errors;
 use crate::model::site_name::SiteName;
@@ -19,32 +20,14 @@ use crate::model::{Incarnation, LeaseToken, SessionId};
 use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, KINDS, Page};
 
-/// Maximum size of a request in bytes.
-const MAX_MESSAGE: usize = 64 << 10;
 /// Maximum number of events that a request for the newest events may ask for. Each event takes
 /// about 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 /// Interval at which new events are sent to an operator who follows the log.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Clone)]
-pub(crate) struct EventDesk {
-    scheduler: Scheduler,
-    shutdown: CancellationToken,
-}
-
-impl EventDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken) -> Self {
-        Self { scheduler, shutdown }
-    }
-
-    pub(in crate::grpc) fn server(self) -> EventServiceServer<Self> {
-        EventServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
-    }
-}
-
 #[tonic::async_trait]
-impl EventService for EventDesk {
+impl EventService for OperatorServices {
     type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {

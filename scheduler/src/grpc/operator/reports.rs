@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use landfall_proto::v1;
-use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
+use landfall_proto::v1::report_service_server::ReportService;
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
-use super::capacity_plan::{CapacityPlanner, Plan, PlanError, WhatIfRequest};
+use super::capacity_plan::{Plan, PlanError, WhatIfRequest};
 use super::convert::{
     InvalidField, Places, TimeRange, duration, first, globe_position, reasons, rtt, timestamp, whole,
 };
+use super::services::OperatorServices;
 use super::{assignments_and_hosts, named, throughput};
-use crate::Scheduler;
 use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
 use crate::model::ReportGroup;
 use crate::store;
@@ -23,27 +23,8 @@ use crate::store::reports::accuracy_failures_agents::{self, AccuracyRow, Failure
 use crate::store::reports::{self, AgentRow, Groups};
 use crate::strategy::LoadLevel;
 
-/// Maximum size of a request in bytes.
-const MAX_MESSAGE: usize = 4 << 20;
-
-#[derive(Debug, Clone)]
-pub(crate) struct ReportDesk {
-    scheduler: Scheduler,
-    planner: CapacityPlanner,
-}
-
-impl ReportDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler, planner: CapacityPlanner::default() }
-    }
-
-    pub(in crate::grpc) fn server(self) -> ReportServiceServer<Self> {
-        ReportServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
-    }
-}
-
 #[tonic::async_trait]
-impl ReportService for ReportDesk {
+impl ReportService for OperatorServices {
     type AssignmentsStream = Pin<Box<dyn Stream<Item = Result<v1::AssignmentRow, Status>> + Send>>;
 
     async fn assignments(
@@ -125,7 +106,7 @@ async fn crawls(conn: &mut PgConnection, filter: v1::CrawlFilter) -> Result<repo
     Ok(reports::CrawlFilter { batch, agents, since: time.since, until: time.until })
 }
 
-impl ReportDesk {
+impl OperatorServices {
     /// Adds suggestions to the error for an unknown name.
     async fn unplanned(&self, error: PlanError) -> Status {
         let (noun, name) = match &error {

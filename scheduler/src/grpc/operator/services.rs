@@ -1,44 +1,44 @@
-//! Implements the operators' gRPC services for agents, landmarks, sites and batches: passes each
-//! call on to the file of its subject.
+//! The struct that implements the operators' gRPC services. The services for agents, landmarks,
+//! sites and batches are implemented here: each call is passed on to the file of its subject. The
+//! files `embeddings`, `events`, `reports` and `status` implement the other services.
 
 use std::pin::Pin;
 
 use futures_util::Stream;
 use landfall_proto::v1;
-use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
-use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
+use landfall_proto::v1::fleet_service_server::FleetService;
+use landfall_proto::v1::site_service_server::SiteService;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::batches::cancel_retry_remove::{self, Removal};
 use super::batches::list_show_watch::{self, BatchWatch};
 use super::batches::submissions;
+use super::capacity_plan::CapacityPlanner;
 use super::settings::{self, Identity};
 use super::{agents, enrolments, landmarks, named, sites};
 use crate::grpc::auth;
 use crate::{Scheduler, store};
 
-/// Maximum size of a request in bytes.
-const MAX_MESSAGE: usize = 4 << 20;
-
+/// The operators' services. The dashboard, which runs in this process, calls them too.
 #[derive(Debug, Clone)]
-pub(crate) struct FleetDesk {
-    scheduler: Scheduler,
-    identity: Identity,
+pub(crate) struct OperatorServices {
+    pub(super) scheduler: Scheduler,
+    pub(super) identity: Identity,
+    pub(super) planner: CapacityPlanner,
+    pub(super) shutdown: CancellationToken,
 }
 
-impl FleetDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler, identity: Identity) -> Self {
-        Self { scheduler, identity }
-    }
-
-    pub(in crate::grpc) fn server(self) -> FleetServiceServer<Self> {
-        FleetServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+impl OperatorServices {
+    /// Creates the services, whose streams end with `shutdown`. Agents that enrol get `identity`,
+    /// with which they find and recognise the scheduler.
+    pub(in crate::grpc) fn new(scheduler: Scheduler, identity: Identity, shutdown: CancellationToken) -> Self {
+        Self { scheduler, identity, planner: CapacityPlanner::default(), shutdown }
     }
 }
 
 #[tonic::async_trait]
-impl FleetService for FleetDesk {
+impl FleetService for OperatorServices {
     async fn create_enrolment(
         &self,
         request: Request<v1::CreateEnrolmentRequest>,
@@ -171,27 +171,8 @@ impl FleetService for FleetDesk {
     }
 }
 
-/// Maximum size of a request in bytes. This is enough for ten thousand names of maximum length.
-const MAX_SITES_MESSAGE: usize = 4 << 20;
-
-#[derive(Debug, Clone)]
-pub(crate) struct SiteDesk {
-    scheduler: Scheduler,
-    shutdown: CancellationToken,
-}
-
-impl SiteDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken) -> Self {
-        Self { scheduler, shutdown }
-    }
-
-    pub(in crate::grpc) fn server(self) -> SiteServiceServer<Self> {
-        SiteServiceServer::new(self).max_decoding_message_size(MAX_SITES_MESSAGE)
-    }
-}
-
 #[tonic::async_trait]
-impl SiteService for SiteDesk {
+impl SiteService for OperatorServices {
     type RemoveBatchStream = Pin<Box<dyn Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send>>;
     type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<v1::BatchProgress, Status>> + Send>>;
 

@@ -2,12 +2,12 @@
 
 use futures_util::future::join_all;
 use landfall_proto::v1;
-use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServer};
+use landfall_proto::v1::status_service_server::StatusService;
 use tonic::{Request, Response, Status};
 
 use super::batches::remaining_time::STATUS_PATIENCE;
 use super::convert::{InvalidField, count, duration, timestamp};
-use super::settings::Identity;
+use super::services::OperatorServices;
 use crate::Scheduler;
 use crate::status::{
     Attention, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus,
@@ -16,30 +16,14 @@ use crate::status::{
 use crate::store;
 use crate::store::reports::status;
 
-/// Maximum size of a request in bytes. Every request has only a few bytes.
-const MAX_MESSAGE: usize = 64 << 10;
 /// Default and maximum number of batches shown.
 const BATCHES: u32 = 20;
 const MOST_BATCHES: u32 = 1_000;
 
-#[derive(Debug, Clone)]
-pub(crate) struct StatusDesk {
-    scheduler: Scheduler,
-    url: String,
-}
-
-impl StatusDesk {
-    pub(in crate::grpc) fn new(scheduler: Scheduler, identity: &Identity) -> Self {
-        Self { scheduler, url: identity.scheduler_url.clone() }
-    }
-
-    pub(in crate::grpc) fn server(self) -> StatusServiceServer<Self> {
-        StatusServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
-    }
-
+impl OperatorServices {
     /// The state of the system, with at most `batches` batches. The batches have estimates only if
     /// `estimated` is set. The call then waits up to [`STATUS_PATIENCE`] for missing estimates.
-    pub(crate) async fn read(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
+    pub(crate) async fn read_status(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
         let Scheduler { pool, estimates, .. } = &self.scheduler;
         let mut tx = store::begin_snapshot(pool).await?;
         let mut status = status::read(&mut tx, batches).await?;
@@ -54,12 +38,13 @@ impl StatusDesk {
         let attention = attention(&status);
         let response = v1::ShowStatusResponse::from(status);
         let attention = attention.into_iter().map(Into::into).collect();
-        Ok(v1::ShowStatusResponse { answering_url: self.url.clone(), attention, ..response })
+        let answering_url = self.identity.scheduler_url.clone();
+        Ok(v1::ShowStatusResponse { answering_url, attention, ..response })
     }
 }
 
 #[tonic::async_trait]
-impl StatusService for StatusDesk {
+impl StatusService for OperatorServices {
     async fn show_status(
         &self,
         request: Request<v1::ShowStatusRequest>,
@@ -69,7 +54,7 @@ impl StatusService for StatusDesk {
             batches @ 1..=MOST_BATCHES => batches,
             _ => return Err(InvalidField::new("batches", format!("must be at most {MOST_BATCHES}")).into()),
         };
-        Ok(Response::new(self.read(batches, true).await?))
+        Ok(Response::new(self.read_status(batches, true).await?))
     }
 }
 

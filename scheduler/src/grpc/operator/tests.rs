@@ -82,7 +82,7 @@ impl OperatorServer {
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
         let (dashboard, pages_end) = (scheduler.clone(), shutdown.child_token());
-        let pages = move |desks| web::router(Web::new(dashboard, desks, false, pages_end));
+        let pages = move |services| web::router(Web::new(dashboard, services, false, pages_end));
         tokio::spawn(crate::grpc::serve(scheduler.clone(), listener, None, identity, pages, shutdown.clone()));
         let channel =
             Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");

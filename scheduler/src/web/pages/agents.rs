@@ -22,7 +22,7 @@ const MOST: u64 = 500;
 
 pub(in crate::web) async fn fleet(web: &Web) -> Result<Page, PageError> {
     let request = ListAgentsRequest { limit: MOST, ..ListAgentsRequest::default() };
-    let listed = web.desks.fleet.list_agents(Request::new(request)).await?.into_inner();
+    let listed = web.services.list_agents(Request::new(request)).await?.into_inner();
     let live = html! {
         (section("Load", &html! { ul.progress.columns { @for agent in &listed.agents { (load(agent)) } } }))
         (section("Agents", &html! {
@@ -42,8 +42,7 @@ fn load(agent: &Agent) -> maud::Markup {
 }
 
 pub(in crate::web) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
-    let shown =
-        web.desks.fleet.show_agent(Request::new(ShowAgentRequest { name: name.to_owned() })).await?.into_inner();
+    let shown = web.services.show_agent(Request::new(ShowAgentRequest { name: name.to_owned() })).await?.into_inner();
     let agent = shown.agent.unwrap_or_default();
     let live = html! {
         (section("State", &html! {
@@ -105,11 +104,11 @@ pub(in crate::web) async fn act_on_agent(
     State(web): State<Web>,
     Path((name, action)): Path<(String, String)>,
 ) -> Response {
-    let fleet = &web.desks.fleet;
+    let services = &web.services;
     let acted = match action.as_str() {
-        "drain" => fleet.drain_agent(Request::new(DrainAgentRequest { name: name.clone() })).await.map(drop),
-        "resume" => fleet.resume_agent(Request::new(ResumeAgentRequest { name: name.clone() })).await.map(drop),
-        "trust" => fleet.trust_agent(Request::new(TrustAgentRequest { name: name.clone() })).await.map(drop),
+        "drain" => services.drain_agent(Request::new(DrainAgentRequest { name: name.clone() })).await.map(drop),
+        "resume" => services.resume_agent(Request::new(ResumeAgentRequest { name: name.clone() })).await.map(drop),
+        "trust" => services.trust_agent(Request::new(TrustAgentRequest { name: name.clone() })).await.map(drop),
         _ => return PageError::unknown().into_response(),
     };
     outcome(&web, acted, &page_layout::path("/agents/", &name), &action)

@@ -26,7 +26,7 @@ const MOST: u64 = 200;
 
 pub(in crate::web) async fn batches(web: &Web) -> Result<Page, PageError> {
     let request = ListBatchesRequest { limit: MOST, ..ListBatchesRequest::default() };
-    let listed = web.desks.sites.list_batches(Request::new(request)).await?.into_inner();
+    let listed = web.services.list_batches(Request::new(request)).await?.into_inner();
     let live = section(
         "Batches, the newest first",
         &html! {
@@ -40,7 +40,7 @@ pub(in crate::web) async fn batches(web: &Web) -> Result<Page, PageError> {
 
 pub(in crate::web) async fn batch(web: &Web, name: &str) -> Result<Page, PageError> {
     let request = ShowBatchRequest { batch: name.to_owned() };
-    let shown = web.desks.sites.show_batch(Request::new(request)).await?.into_inner();
+    let shown = web.services.show_batch(Request::new(request)).await?.into_inner();
     let progress = shown.progress.unwrap_or_default();
     let minutes = overview_and_trends::minutes(web, Some(&shown.name)).await?;
     let live = html! {
@@ -109,15 +109,15 @@ pub(in crate::web) async fn act_on_batch(
     State(web): State<Web>,
     Path((name, action)): Path<(String, String)>,
 ) -> Response {
-    let sites = &web.desks.sites;
+    let services = &web.services;
     let acted = match action.as_str() {
         "retry" => {
             let request = RetryTasksRequest { batch: name.clone(), failed: true, ..RetryTasksRequest::default() };
-            sites.retry_tasks(Request::new(request)).await.map(drop)
+            services.retry_tasks(Request::new(request)).await.map(drop)
         }
         "cancel" => {
             let request = CancelTasksRequest { batch: name.clone(), all: true, ..CancelTasksRequest::default() };
-            sites.cancel_tasks(Request::new(request)).await.map(drop)
+            services.cancel_tasks(Request::new(request)).await.map(drop)
         }
         _ => return PageError::unknown().into_response(),
     };
@@ -128,9 +128,9 @@ pub(in crate::web) async fn act_on_batch(
 const MOST_CHOICES: usize = 5;
 
 pub(in crate::web) async fn site(web: &Web, name: &str) -> Result<Page, PageError> {
-    let site = web.desks.sites.show_site(Request::new(ShowSiteRequest { site: name.to_owned() })).await?.into_inner();
+    let site = web.services.show_site(Request::new(ShowSiteRequest { site: name.to_owned() })).await?.into_inner();
     let request = ExplainRequest { site: site.name.clone(), ..ExplainRequest::default() };
-    let explained = web.desks.sites.explain(Request::new(request)).await?.into_inner();
+    let explained = web.services.explain(Request::new(request)).await?.into_inner();
     let view = page_layout::view();
     let live = html! {
         (section("Why its agent", &explanation(&explained)))

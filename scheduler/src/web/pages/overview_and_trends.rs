@@ -21,7 +21,7 @@ use crate::web::Web;
 use crate::web::page_layout::{self, Page, PageError, float, section, table};
 
 pub(in crate::web) async fn overview(web: &Web) -> Result<Page, PageError> {
-    let status = web.desks.status.show_status(Request::new(ShowStatusRequest { batches: 0 })).await?.into_inner();
+    let status = web.services.show_status(Request::new(ShowStatusRequest { batches: 0 })).await?.into_inner();
     let live = html! {
         (tiles(&status))
         (section("Needs attention", &attention(&status.attention)))
@@ -165,7 +165,7 @@ pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
 pub(in crate::web) async fn trends(web: &Web) -> Result<Page, PageError> {
     let rates = minutes(web, None).await?;
     let request = ListEpochsRequest { limit: EPOCHS };
-    let epochs = web.desks.embeddings.list_epochs(Request::new(request)).await?.into_inner().epochs;
+    let epochs = web.services.list_epochs(Request::new(request)).await?.into_inner().epochs;
     let newest = epochs.iter().take(LISTED_EPOCHS).cloned().collect::<Vec<_>>();
     let live = html! {
         (section("Throughput of all batches", &chart("Throughput of all batches", &rates)))
