@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::{self, AgentServiceServer};
 use landfall_proto::v1::embedding_service_server::{self, EmbeddingServiceServer};
@@ -19,7 +22,6 @@ use landfall_proto::v1::report_service_server::{self, ReportServiceServer};
 use landfall_proto::v1::site_service_server::{self, SiteServiceServer};
 use landfall_proto::v1::status_service_server::{self, StatusServiceServer};
 use rustls::ServerConfig;
-use sqlx::PgPool;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Sleep, sleep};
@@ -28,17 +30,13 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::{Connected, TcpIncoming};
 use tonic_health::ServingStatus;
-use tower::Service;
-use tower::layer::layer_fn;
 
 use super::agent_session::{AgentDesk, MAX_AGENT_MESSAGE};
-use super::auth::{self, AllowedCallers, WrongTokens, peer};
+use super::auth::{self, AllowedCallers, peer};
 use super::errors;
 use super::operator::services::OperatorServices;
 use super::operator::settings::Identity;
@@ -108,12 +106,14 @@ pub(crate) async fn serve(
         .add_service(ReportServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(SiteServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(StatusServiceServer::new(operators.clone()).max_decoding_message_size(MAX_SHORT_MESSAGE));
+    // The gate is added after all routes and fallbacks, so that every request passes through it.
+    let routes =
+        services.routes().into_axum_router().merge(pages(operators)).layer(from_fn_with_state(scheduler, gate));
     let served = Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(layer_fn(move |within| Gate::new(within, scheduler.clone())))
-        .add_routes(services.routes().into_axum_router().merge(pages(operators)).into());
+        .add_routes(routes.into());
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
         Some(tls) => {
@@ -137,84 +137,42 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// The gate, with the server to which it passes requests.
-#[derive(Debug, Clone)]
-struct Gate<S> {
-    within: S,
-    scheduler: Scheduler,
-}
-
-impl<S> Gate<S> {
-    pub(super) const fn new(within: S, scheduler: Scheduler) -> Self {
-        Self { within, scheduler }
+/// Passes a call on to its service if its caller may make it; otherwise answers the call itself.
+async fn gate(State(scheduler): State<Scheduler>, mut request: Request, next: Next) -> Response {
+    if auth::is_page(request.uri().path()) {
+        // The dashboard checks its requests itself, and answers refused requests with pages.
+        return next.run(request).await;
     }
-}
-
-impl<S, B> Service<Request<B>> for Gate<S>
-where
-    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
-    B: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.within.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        // `poll_ready` was called on the inner service, but not on its clone. Therefore the inner
-        // service serves this request, and the clone replaces it in the gate.
-        let unready = self.within.clone();
-        let mut within = std::mem::replace(&mut self.within, unready);
-        if auth::is_page(request.uri().path()) {
-            // The dashboard checks its requests itself, and answers refused requests with pages.
-            return Box::pin(async move { within.call(request).await });
+    let answering = async {
+        match admit(&scheduler, &mut request).await {
+            Ok(()) => next.run(request).await,
+            Err(refused) => refused.into_http(),
         }
-        let Scheduler { pool, wakes, wrong_tokens, .. } = self.scheduler.clone();
-        Box::pin(async move {
-            let answering = async {
-                let (mut parts, body) = request.into_parts();
-                match admit(&pool, &wrong_tokens, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
-                    Ok(()) => within.call(Request::from_parts(parts, body)).await,
-                    Err(refused) => Ok(refused.into_http()),
-                }
-            };
-            let answered = wakes.database.while_it_answers(answering).await;
-            answered.unwrap_or_else(|| Ok(errors::away().into_http()))
-        })
-    }
+    };
+    let answered = scheduler.wakes.database.while_it_answers(answering).await;
+    answered.unwrap_or_else(|| errors::away().into_http())
 }
 
 /// Checks the caller of an rpc, and stores the caller in the request's extensions.
-async fn admit(
-    pool: &PgPool,
-    wrong_tokens: &WrongTokens,
-    path: &str,
-    headers: &HeaderMap,
-    extensions: &mut Extensions,
-) -> Result<(), Status> {
-    let callers = AllowedCallers::of(path);
+async fn admit(Scheduler { pool, wrong_tokens, .. }: &Scheduler, request: &mut Request) -> Result<(), Status> {
+    let callers = AllowedCallers::of(request.uri().path());
     if callers == AllowedCallers::Anybody {
         return Ok(());
     }
     // The secret is parsed before any query, so that unauthenticated callers cause no database
     // work.
-    let presented = auth::presented(headers)?;
+    let presented = auth::presented(request.headers())?;
     if callers == AllowedCallers::Operator {
         let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
         match known {
-            Ok(operator) => drop(extensions.insert(operator)),
-            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(extensions)).await),
+            Ok(operator) => drop(request.extensions_mut().insert(operator)),
+            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(request.extensions())).await),
         }
     } else {
         let mut conn = store::acquire(pool).await?;
         let credential = auth::Credential(presented);
         let holder = credential.agent(&mut conn).await?;
-        extensions.insert(auth::Agent { holder, credential });
+        request.extensions_mut().insert(auth::Agent { holder, credential });
     }
     Ok(())
 }
