@@ -17,7 +17,7 @@ pub use fleet_prediction::{
     Agent, AgentChange, Comparison, FleetPrediction, Load, SiteSplit, beside, compare, usual_slots, usual_speed,
 };
 pub use sites::{CapacityError, MOST_SITES, Sites};
-pub use suggest::{Suggestions, suggest};
+pub use suggest::{Suggestion, suggest};
 
 #[cfg(test)]
 mod tests;

@@ -1,22 +1,25 @@
-//! `landfall plan`: validates what it asks, reads the state, resolves the requested names, and
-//! computes the plan with [`capacity`].
+//! `landfall plan`: validates what it asks, reads the state, resolves the requested names, computes
+//! the plan with [`capacity`], and makes the answer.
 //!
 //! The data for the computation are read in one snapshot, and nothing is written. The computation
 //! uses all cores, on its own threads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use landfall_proto::v1;
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::Mutex;
 
-use super::convert::{InvalidField, agent_name, line};
-use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, MOST_SITES, SiteSplit, Sites, Suggestions};
-use crate::model::geo::Position;
+use super::convert::{InvalidField, agent_name, duration, globe_position, line, whole};
+use crate::capacity::{
+    self, Agent, AgentChange, CapacityError, Comparison, FleetPrediction, Load, MOST_SITES, SiteSplit, Sites,
+    Suggestion,
+};
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;
@@ -24,7 +27,7 @@ use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::embeddings::placements;
 use crate::store::reports::capacity_and_map::{self, EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
-use crate::store::sites::positions_and_verdicts::{self, Source};
+use crate::store::sites::positions_and_verdicts;
 use crate::strategy::Speed;
 
 /// A fixed seed, so that the same map always gives the same suggestions.
@@ -32,39 +35,6 @@ const SEED: u64 = 1;
 /// The reason why an agent without coordinates is left out.
 const NO_PLACE: &str = "has no place in this embedding: it had too few measurements when the embedding was fitted";
 const DRAINING: &str = "takes no new work because it is draining";
-
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The embedding, and the number of sites placed in other embeddings.
-    pub located: LocatedEmbedding,
-    pub strategy: Strategy,
-    /// Number of sites in the computation.
-    pub sites: usize,
-    /// Number of sites with several locations, which are not in the computation.
-    pub suspects: u64,
-    /// Number of sites whose size is known.
-    pub known: usize,
-    /// Pages and bytes assumed for a site of unknown size.
-    pub usual: (u32, u64),
-    /// The agents in the computation.
-    pub agents: Vec<Agent>,
-    /// The fleet before and after the changes.
-    pub compared: Comparison,
-    /// Agents not in the computation, with the reason.
-    pub left_out: Vec<(String, &'static str)>,
-    /// The suggestions, if any were requested.
-    pub suggested: Option<Suggestions>,
-    /// Names and positions of the suggested sites, in the order of the suggestions.
-    pub picked: Vec<SuggestedSite>,
-}
-
-/// A site beside which the plan suggests a new agent.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SuggestedSite {
-    pub name: String,
-    /// The site's position, and the source of the position.
-    pub position: Option<(Position, Source)>,
-}
 
 /// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
@@ -118,17 +88,22 @@ impl CapacityPlanner {
     /// # Errors
     /// When a requested name is unknown or has no coordinates, when no site is located, or when the
     /// database fails.
-    pub async fn plan(&self, pool: &PgPool, wanted: &WhatIfRequest) -> Result<Plan, PlanError> {
+    pub async fn plan(
+        &self,
+        pool: &PgPool,
+        request: &v1::PlanRequest,
+        strategy: Strategy,
+    ) -> Result<v1::PlanResponse, PlanError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
-        if wanted.suggest > 0 && split == SiteSplit::All {
+        let split = SiteSplit::try_from(strategy).map_err(PlanError::Strategy)?;
+        if request.suggest > 0 && split == SiteSplit::All {
             return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
         }
         let mut tx = store::begin_snapshot(pool).await?;
-        let input = WhatIfInput::read(&mut tx, wanted).await?;
+        let input = WhatIfInput::read(&mut tx, request).await?;
         tx.commit().await.map_err(store::Error::from)?;
 
-        let count = wanted.suggest;
+        let count = usize::try_from(request.suggest).unwrap_or(usize::MAX);
         let worked_out = tokio::task::spawn_blocking(move || {
             let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
             let compared = capacity::compare(&input.sites, &input.agents, split, threads)?;
@@ -138,19 +113,37 @@ impl CapacityPlanner {
         });
         let (input, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
 
-        let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
-        let picks: Vec<SiteId> = picks.filter_map(|pick| input.sites.id(pick.site)).collect();
-        let mut conn = pool.acquire().await.map_err(store::Error::from)?;
-        let picked = picked(&mut conn, &picks).await?;
         let WhatIfInput { located, sites, suspects, agents, left_out } = input;
-        let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
-        let sites = sites.len();
-        Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })
+        let picks = suggested.as_ref().map_or(&[][..], |suggested| &suggested.picks);
+        let mut conn = pool.acquire().await.map_err(store::Error::from)?;
+        let suggestions = suggestions(&mut conn, &sites, picks).await?;
+        let (usual_pages, usual_bytes) = sites.usual();
+        let Comparison { before, after } = compared;
+        let loads = before.loads.iter().zip(&after.loads);
+        let planned = agents.iter().zip(loads).map(|(agent, (before, after))| planned(agent, *before, *after));
+        let left_out = left_out.into_iter().map(|(name, why)| v1::LeftOutAgent { name, why: why.to_owned() });
+        Ok(v1::PlanResponse {
+            epoch: located.epoch.get(),
+            strategy: strategy.to_string(),
+            sites: whole(sites.len()),
+            sites_elsewhere: located.elsewhere,
+            sites_in_several_places: suspects,
+            sites_of_known_size: whole(sites.known()),
+            usual_pages,
+            usual_bytes,
+            before: Some(outlook(&before, &agents)),
+            after: Some(outlook(&after, &agents)),
+            agents: planned.collect(),
+            left_out: left_out.collect(),
+            suggestions,
+            sampled_sites: suggested.as_ref().map_or(0, |suggested| whole(suggested.sample)),
+            tried_places: suggested.as_ref().map_or(0, |suggested| whole(suggested.candidates)),
+        })
     }
 }
 
 impl WhatIfInput {
-    async fn read(conn: &mut PgConnection, wanted: &WhatIfRequest) -> Result<Self, PlanError> {
+    async fn read(conn: &mut PgConnection, request: &v1::PlanRequest) -> Result<Self, PlanError> {
         let located = capacity_and_map::located(conn).await?.ok_or(CapacityError::NoSites)?;
         if located.sites > MOST_SITES {
             return Err(PlanError::TooManySites(located.sites));
@@ -175,10 +168,10 @@ impl WhatIfInput {
                 }),
             }
         }
-        remove(&mut agents, &left_out, &wanted.remove)?;
+        remove(&mut agents, &left_out, &request.remove)?;
         let usual_speed = capacity::usual_speed(crawls.into_values());
         let mut added = Vec::new();
-        for addition in &wanted.add {
+        for addition in &request.add {
             let name = free_name(addition, &enrolled, &added)?;
             let coordinate = near(conn, located, &enrolled, &agents, &addition.near).await?;
             let slots = addition.slots.unwrap_or_else(|| capacity::usual_slots(&agents));
@@ -220,17 +213,17 @@ fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[St
 
 /// The name of an agent to add: the requested name, or an unused name formed from the city and the
 /// carrier.
-fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -> Result<String, PlanError> {
+fn free_name(addition: &v1::PlannedAddition, enrolled: &[EnrolledAgent], added: &[Agent]) -> Result<String, PlanError> {
     let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
     let repeated = |name: &str| added.iter().any(|agent| agent.name == name);
-    match &addition.name {
-        Some(name) if taken(name) => Err(PlanError::Taken(name.clone())),
-        Some(name) if repeated(name) => Err(PlanError::Repeated(name.clone())),
-        Some(name) => Ok(name.clone()),
-        None => {
+    match addition.name.as_str() {
+        "" => {
             let base = naming::formed(&addition.city, &addition.carrier).unwrap_or_else(|_| "agent".to_owned());
             Ok(naming::first_free(&base, &mut 1, |name| taken(name) || repeated(name)))
         }
+        name if taken(name) => Err(PlanError::Taken(name.to_owned())),
+        name if repeated(name) => Err(PlanError::Repeated(name.to_owned())),
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -262,15 +255,60 @@ async fn near(
     })
 }
 
-/// Reads the names and positions of the suggested sites.
-async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<SuggestedSite>, PlanError> {
-    let names = capacity_and_map::names(conn, picks).await?;
-    let mut positions: HashMap<_, _> = positions_and_verdicts::of_sites(conn, picks).await?;
-    let one = |site: &SiteId| SuggestedSite {
-        name: names.get(site).cloned().unwrap_or_default(),
-        position: positions.remove(site),
+/// The message for each suggestion, with the name and the position of the suggested site.
+async fn suggestions(
+    conn: &mut PgConnection,
+    sites: &Sites,
+    picks: &[Suggestion],
+) -> Result<Vec<v1::PlannedSuggestion>, PlanError> {
+    let ids: Vec<SiteId> = picks.iter().filter_map(|pick| sites.id(pick.site)).collect();
+    let names = capacity_and_map::names(conn, &ids).await?;
+    let positions = positions_and_verdicts::of_sites(conn, &ids).await?;
+    let suggestion = |(pick, site): (&Suggestion, &SiteId)| v1::PlannedSuggestion {
+        near: names.get(site).cloned().unwrap_or_default(),
+        position: positions.get(site).copied().map(globe_position),
+        gain: Some(millis(pick.gain_ms)),
+        mean: Some(millis(pick.mean_ms)),
+        share: pick.share,
     };
-    Ok(picks.iter().map(one).collect())
+    Ok(picks.iter().zip(&ids).map(suggestion).collect())
+}
+
+fn outlook(outlook: &FleetPrediction, agents: &[Agent]) -> v1::PlannedOutlook {
+    let busy = agents.iter().zip(&outlook.loads).filter_map(|(agent, load)| Some((load.as_ref()?.busy, agent)));
+    let longest = busy.max_by_key(|(busy, _)| *busy).map(|(_, agent)| agent.name.clone());
+    v1::PlannedOutlook {
+        mean: Some(millis(outlook.mean_ms)),
+        makespan: Some(duration(outlook.makespan)),
+        longest: longest.unwrap_or_default(),
+    }
+}
+
+fn planned(agent: &Agent, before: Option<Load>, after: Option<Load>) -> v1::PlannedAgent {
+    let change = match agent.change {
+        AgentChange::Stays => "stays",
+        AgentChange::Comes => "added",
+        AgentChange::Leaves => "removed",
+    };
+    let load = |load: Load| v1::PlannedLoad {
+        sites: load.sites,
+        share: load.share,
+        work: Some(duration(load.work)),
+        busy: Some(duration(load.busy)),
+    };
+    v1::PlannedAgent {
+        name: agent.name.clone(),
+        city: agent.city.clone(),
+        carrier: agent.carrier.clone(),
+        slots: agent.slots,
+        change: change.to_owned(),
+        before: before.map(load),
+        after: after.map(load),
+    }
+}
+
+fn millis(millis: f64) -> prost_types::Duration {
+    duration(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default())
 }
 
 /// Maximum number of agents to add in a plan.
@@ -282,77 +320,39 @@ const MOST_SUGGESTED: u32 = 20;
 /// The valid numbers of slots for an agent. The database's schema has the same bounds.
 const SLOTS: RangeInclusive<u32> = 1..=10_000;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WhatIfRequest {
-    pub add: Vec<Addition>,
-    /// Agents to remove, by name.
-    pub remove: Vec<String>,
-    /// The strategy that assigns sites to agents.
-    pub strategy: Strategy,
-    /// Number of places to suggest.
-    pub suggest: usize,
-}
-
-/// An agent to add.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addition {
-    /// The agent's name; if `None`, a name is formed from the city and the carrier.
-    pub name: Option<String>,
-    pub city: String,
-    pub carrier: String,
-    /// The agent or site beside which the new agent is placed on the map.
-    pub near: String,
-    /// Number of slots; if `None`, as many as the median agent has.
-    pub slots: Option<u32>,
-}
-
-impl TryFrom<v1::PlanRequest> for WhatIfRequest {
-    type Error = InvalidField;
-
-    fn try_from(request: v1::PlanRequest) -> Result<Self, InvalidField> {
-        let v1::PlanRequest { add, remove, strategy, suggest } = request;
-        if add.len() > MOST_ADDED {
-            return Err(InvalidField::new(
-                "add",
-                format!("{} agents, but at most {MOST_ADDED} can be added", add.len()),
-            ));
-        }
-        if remove.len() > MOST_REMOVED {
-            let problem = format!("{} agents, but at most {MOST_REMOVED} can be removed", remove.len());
-            return Err(InvalidField::new("remove", problem));
-        }
-        if suggest > MOST_SUGGESTED {
-            let problem = format!("{suggest} places, but at most {MOST_SUGGESTED} can be suggested");
-            return Err(InvalidField::new("suggest", problem));
-        }
-        let strategy = match strategy {
-            none if none.is_empty() => Strategy::default(),
-            given => given.parse().map_err(InvalidField::of("strategy"))?,
-        };
-        Ok(Self {
-            add: add.into_iter().map(Addition::try_from).collect::<Result<_, _>>()?,
-            remove,
-            strategy,
-            suggest: usize::try_from(suggest).unwrap_or(usize::MAX),
-        })
+/// Checks the fields of a request and trims its texts. Also returns the parsed strategy.
+pub(super) fn checked(request: v1::PlanRequest) -> Result<(v1::PlanRequest, Strategy), InvalidField> {
+    let v1::PlanRequest { add, remove, strategy, suggest } = &request;
+    if add.len() > MOST_ADDED {
+        return Err(InvalidField::new("add", format!("{} agents, but at most {MOST_ADDED} can be added", add.len())));
     }
+    if remove.len() > MOST_REMOVED {
+        let problem = format!("{} agents, but at most {MOST_REMOVED} can be removed", remove.len());
+        return Err(InvalidField::new("remove", problem));
+    }
+    if *suggest > MOST_SUGGESTED {
+        let problem = format!("{suggest} places, but at most {MOST_SUGGESTED} can be suggested");
+        return Err(InvalidField::new("suggest", problem));
+    }
+    let strategy = match strategy.as_str() {
+        "" => Strategy::default(),
+        given => given.parse().map_err(InvalidField::of("strategy"))?,
+    };
+    let add = add.iter().map(checked_addition).collect::<Result<_, _>>()?;
+    Ok((v1::PlanRequest { add, ..request }, strategy))
 }
 
-impl TryFrom<v1::PlannedAddition> for Addition {
-    type Error = InvalidField;
-
-    fn try_from(addition: v1::PlannedAddition) -> Result<Self, InvalidField> {
-        let v1::PlannedAddition { name: given, city, carrier, near, slots } = addition;
-        if let Some(slots) = slots.filter(|slots| !SLOTS.contains(slots)) {
-            let problem = format!("must be {} to {}, not {slots}", SLOTS.start(), SLOTS.end());
-            return Err(InvalidField::new("slots", problem));
-        }
-        Ok(Self {
-            name: (!given.is_empty()).then(|| agent_name("name", &given)).transpose()?,
-            city: line("city", &city)?,
-            carrier: line("carrier", &carrier)?,
-            near: line("near", &near)?,
-            slots,
-        })
+fn checked_addition(addition: &v1::PlannedAddition) -> Result<v1::PlannedAddition, InvalidField> {
+    let v1::PlannedAddition { name, city, carrier, near, slots } = addition;
+    if let Some(slots) = slots.filter(|slots| !SLOTS.contains(slots)) {
+        let problem = format!("must be {} to {}, not {slots}", SLOTS.start(), SLOTS.end());
+        return Err(InvalidField::new("slots", problem));
     }
+    Ok(v1::PlannedAddition {
+        name: if name.is_empty() { String::new() } else { agent_name("name", name)? },
+        city: line("city", city)?,
+        carrier: line("carrier", carrier)?,
+        near: line("near", near)?,
+        slots: *slots,
+    })
 }

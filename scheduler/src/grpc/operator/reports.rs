@@ -1,7 +1,6 @@
 //! Implements the operators' gRPC service for reports.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use futures_util::Stream;
 use landfall_proto::v1;
@@ -9,13 +8,10 @@ use landfall_proto::v1::report_service_server::ReportService;
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
-use super::capacity_plan::{Plan, PlanError, WhatIfRequest};
-use super::convert::{
-    InvalidField, Places, TimeRange, duration, first, globe_position, reasons, rtt, timestamp, whole,
-};
+use super::capacity_plan::{self, PlanError};
+use super::convert::{InvalidField, Places, TimeRange, first, reasons, rtt, timestamp};
 use super::services::OperatorServices;
 use super::{assignments_and_hosts, named, throughput};
-use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
@@ -88,9 +84,9 @@ impl ReportService for OperatorServices {
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
-        let wanted = WhatIfRequest::try_from(request.into_inner())?;
-        match self.planner.plan(&self.scheduler.pool, &wanted).await {
-            Ok(plan) => Ok(Response::new(plan.into())),
+        let (request, strategy) = capacity_plan::checked(request.into_inner())?;
+        match self.planner.plan(&self.scheduler.pool, &request, strategy).await {
+            Ok(plan) => Ok(Response::new(plan)),
             Err(error) => Err(self.unplanned(error).await),
         }
     }
@@ -196,82 +192,4 @@ impl From<AgentRow> for v1::AgentRow {
             mean_rtt: rtt(row.mean_rtt),
         }
     }
-}
-
-impl From<Plan> for v1::PlanResponse {
-    fn from(plan: Plan) -> Self {
-        let suggestions = plan.suggested.iter().flat_map(|suggested| &suggested.picks).zip(plan.picked);
-        let suggestions = suggestions.map(|(pick, picked)| v1::PlannedSuggestion {
-            near: picked.name,
-            position: picked.position.map(globe_position),
-            gain: Some(millis(pick.gain_ms)),
-            mean: Some(millis(pick.mean_ms)),
-            share: pick.share,
-        });
-        let (before, after) = (&plan.compared.before, &plan.compared.after);
-        let loads = before.loads.iter().zip(&after.loads);
-        Self {
-            epoch: plan.located.epoch.get(),
-            strategy: plan.strategy.to_string(),
-            sites: whole(plan.sites),
-            sites_elsewhere: plan.located.elsewhere,
-            sites_in_several_places: plan.suspects,
-            sites_of_known_size: whole(plan.known),
-            usual_pages: plan.usual.0,
-            usual_bytes: plan.usual.1,
-            before: Some(outlook(before, &plan.agents)),
-            after: Some(outlook(after, &plan.agents)),
-            suggestions: suggestions.collect(),
-            agents: plan
-                .agents
-                .iter()
-                .zip(loads)
-                .map(|(agent, (before, after))| planned(agent, *before, *after))
-                .collect(),
-            left_out: plan
-                .left_out
-                .into_iter()
-                .map(|(name, why)| v1::LeftOutAgent { name, why: why.to_owned() })
-                .collect(),
-            sampled_sites: plan.suggested.as_ref().map_or(0, |suggested| whole(suggested.sample)),
-            tried_places: plan.suggested.as_ref().map_or(0, |suggested| whole(suggested.candidates)),
-        }
-    }
-}
-
-fn outlook(outlook: &FleetPrediction, agents: &[Agent]) -> v1::PlannedOutlook {
-    let busy = agents.iter().zip(&outlook.loads).filter_map(|(agent, load)| Some((load.as_ref()?.busy, agent)));
-    let longest = busy.max_by_key(|(busy, _)| *busy).map(|(_, agent)| agent.name.clone());
-    v1::PlannedOutlook {
-        mean: Some(millis(outlook.mean_ms)),
-        makespan: Some(duration(outlook.makespan)),
-        longest: longest.unwrap_or_default(),
-    }
-}
-
-fn planned(agent: &Agent, before: Option<Load>, after: Option<Load>) -> v1::PlannedAgent {
-    let change = match agent.change {
-        AgentChange::Stays => "stays",
-        AgentChange::Comes => "added",
-        AgentChange::Leaves => "removed",
-    };
-    let load = |load: Load| v1::PlannedLoad {
-        sites: load.sites,
-        share: load.share,
-        work: Some(duration(load.work)),
-        busy: Some(duration(load.busy)),
-    };
-    v1::PlannedAgent {
-        name: agent.name.clone(),
-        city: agent.city.clone(),
-        carrier: agent.carrier.clone(),
-        slots: agent.slots,
-        change: change.to_owned(),
-        before: before.map(load),
-        after: after.map(load),
-    }
-}
-
-fn millis(millis: f64) -> prost_types::Duration {
-    duration(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default())
 }
