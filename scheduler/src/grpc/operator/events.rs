@@ -31,26 +31,28 @@ impl EventService for OperatorServices {
     type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
-        let wanted = wanted(request.into_inner())?;
+        let request = request.into_inner();
+        let (time, site) = checked(&request)?;
+        let newest = request.newest.into();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let filter = filter(&mut conn, &wanted).await?;
-        let (past, first) = match (wanted.time.since, wanted.time.until) {
+        let filter = filter(&mut conn, &request, site).await?;
+        let (past, first) = match (time.since, time.until) {
             (Some(since), until) => {
                 let past = EventsSince::since(&mut conn, since, until).await?;
                 (Some(past), Page { events: Vec::new(), next: past.end() })
             }
             (None, Some(until)) => {
-                let events = events::newest_before(&mut conn, &filter, until, wanted.newest).await?;
+                let events = events::newest_before(&mut conn, &filter, until, newest).await?;
                 (None, Page { events, next: Cursor::default() })
             }
-            (None, None) => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
+            (None, None) => (None, events::newest(&mut conn, &filter, newest).await?),
         };
         drop(conn);
         let reader = Reader {
             scheduler: self.scheduler.clone(),
             shutdown: self.shutdown.clone(),
             filter,
-            follow: wanted.follow,
+            follow: request.follow,
             past,
             next: first.next,
             events: first.events.into(),
@@ -59,15 +61,39 @@ impl EventService for OperatorServices {
     }
 }
 
-async fn filter(conn: &mut sqlx::PgConnection, wanted: &Wanted) -> Result<Filter, Status> {
-    let mut filter = Filter { kinds: wanted.kinds.clone(), ..Filter::default() };
-    if let Some(name) = &wanted.batch {
-        filter.batch = Some(named::batch(conn, name).await?.id);
+/// Checks the fields of a request. Returns the range of times and the site's parsed name.
+fn checked(request: &v1::EventsRequest) -> Result<(TimeRange, Option<SiteName>), InvalidField> {
+    if request.newest > MOST_NEWEST {
+        return Err(InvalidField::new("newest", format!("must be at most {MOST_NEWEST}")));
     }
-    if let Some(name) = &wanted.site {
-        filter.sites = Some(named::site(conn, name).await?.ids());
+    if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return Err(InvalidField::new("kinds", format!("unknown kind '{kind}': the kinds are {}", KINDS.join(", "))));
     }
-    filter.agents = named::agents_at(conn, &wanted.agent, &wanted.places).await?;
+    if request.follow && request.until.is_some() {
+        return Err(InvalidField::new("until", "cannot be combined with follow"));
+    }
+    let time = TimeRange::new(request.since, request.until)?;
+    let site = Some(&request.site).filter(|site| !site.is_empty());
+    let site = site.map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?;
+    Ok((time, site))
+}
+
+/// Looks up the names in a request.
+async fn filter(
+    conn: &mut sqlx::PgConnection,
+    request: &v1::EventsRequest,
+    site: Option<SiteName>,
+) -> Result<Filter, Status> {
+    let v1::EventsRequest { batch, agent, cities, carriers, countries, kinds, .. } = request;
+    let places = Places::new(cities, carriers, countries);
+    let mut filter = Filter { kinds: Some(kinds.clone()).filter(|kinds| !kinds.is_empty()), ..Filter::default() };
+    if !batch.is_empty() {
+        filter.batch = Some(named::batch(conn, batch).await?.id);
+    }
+    if let Some(name) = site {
+        filter.sites = Some(named::site(conn, &name).await?.ids());
+    }
+    filter.agents = named::agents_at(conn, agent, &places).await?;
     Ok(filter)
 }
 
@@ -127,43 +153,6 @@ impl Reader {
         self.next = next;
         Ok(())
     }
-}
-
-/// A validated request for events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
-    batch: Option<String>,
-    site: Option<SiteName>,
-    /// The agent's name; empty if any agent is accepted.
-    agent: String,
-    places: Places,
-    newest: i64,
-    time: TimeRange,
-    kinds: Option<Vec<String>>,
-    follow: bool,
-}
-
-fn wanted(request: v1::EventsRequest) -> Result<Wanted, InvalidField> {
-    let some = |text: String| Some(text).filter(|text| !text.is_empty());
-    if request.newest > MOST_NEWEST {
-        return Err(InvalidField::new("newest", format!("must be at most {MOST_NEWEST}")));
-    }
-    if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
-        return Err(InvalidField::new("kinds", format!("unknown kind '{kind}': the kinds are {}", KINDS.join(", "))));
-    }
-    if request.follow && request.until.is_some() {
-        return Err(InvalidField::new("until", "cannot be combined with follow"));
-    }
-    Ok(Wanted {
-        time: TimeRange::new(request.since, request.until)?,
-        places: Places::new(&request.cities, &request.carriers, &request.countries),
-        kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
-        batch: some(request.batch),
-        site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
-        agent: request.agent,
-        newest: request.newest.into(),
-        follow: request.follow,
-    })
 }
 
 impl From<Event> for v1::Event {

@@ -51,10 +51,9 @@ pub(super) async fn elect(
     scheduler: &Scheduler,
     request: v1::ElectLandmarksRequest,
 ) -> Result<v1::ListLandmarksResponse, Status> {
-    let election = Election::from(request);
     let peers = scheduler.config.measure.max_mesh_peers;
     let mut tx = store::begin(&scheduler.pool).await?;
-    hold_election(&mut tx, election.count, election.dimensions, peers).await?;
+    hold_election(&mut tx, request.count, dimensions(request.dimensions), peers).await?;
     let explained = explain(&mut tx).await?;
     store::commit(tx).await?;
     let mut answer = changed(scheduler).await?;
@@ -246,20 +245,8 @@ async fn listed(conn: &mut PgConnection) -> Result<v1::ListLandmarksResponse, cr
     Ok(message(landmarks, &fleet, dimensions, embedding.as_ref()))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Election {
-    pub(super) count: u32,
-    pub(super) dimensions: Option<u32>,
-}
-
-impl From<v1::ElectLandmarksRequest> for Election {
-    fn from(request: v1::ElectLandmarksRequest) -> Self {
-        Self { count: request.count, dimensions: dimensions(request.dimensions) }
-    }
-}
-
 /// In the protocol, 0 means that the scheduler chooses the number of dimensions.
-pub(super) fn dimensions(asked: u32) -> Option<u32> {
+fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
 

@@ -24,43 +24,35 @@ pub(super) async fn report(
     scheduler: &Scheduler,
     request: v1::ThroughputRequest,
 ) -> Result<v1::ThroughputResponse, Status> {
-    let asked = asked(request)?;
+    let slices = checked(&request)?;
+    let v1::ThroughputRequest { batch: name, round, .. } = request;
     // The queries share one snapshot, so that the slices and the sums cover the same crawls.
     let mut tx = store::begin_snapshot(&scheduler.pool).await?;
-    let batch = named::batch(&mut tx, &asked.batch).await?.id;
-    let scope = ReportScope { batch, round: asked.round };
-    if let Some(round) = asked.round {
+    let batch = named::batch(&mut tx, &name).await?.id;
+    let scope = ReportScope { batch, round };
+    if let Some(round) = round {
         let newest = newest_round(&mut tx, batch).await?;
         if newest.is_none_or(|newest| round > newest) {
-            let batch = asked.batch;
-            return Err(Unknown::Round { batch, round, newest }.into());
+            return Err(Unknown::Round { batch: name, round, newest }.into());
         }
     }
-    let report = BatchGrowth::read(&mut tx, scope, asked.slices).await?;
+    let report = BatchGrowth::read(&mut tx, scope, slices).await?;
     store::commit(tx).await?;
     Ok(report.into())
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Asked {
-    batch: String,
-    round: Option<u32>,
-    slices: u16,
-}
-
-fn asked(request: v1::ThroughputRequest) -> Result<Asked, InvalidField> {
-    let v1::ThroughputRequest { batch, round, slices } = request;
-    if round == Some(0) {
+/// Checks the round of a request, and returns the number of slices.
+fn checked(request: &v1::ThroughputRequest) -> Result<u16, InvalidField> {
+    if request.round == Some(0) {
         return Err(InvalidField::new("round", "0 is not a round: rounds are counted from 1"));
     }
-    let slices = match slices {
-        None => SLICES,
+    match request.slices {
+        None => Ok(SLICES),
         Some(slices) => u16::try_from(slices)
             .ok()
             .filter(|slices| (1..=MOST_SLICES).contains(slices))
-            .ok_or_else(|| InvalidField::new("slices", format!("must be 1 to {MOST_SLICES}, not {slices}")))?,
-    };
-    Ok(Asked { batch, round, slices })
+            .ok_or_else(|| InvalidField::new("slices", format!("must be 1 to {MOST_SLICES}, not {slices}"))),
+    }
 }
 
 impl From<BatchGrowth> for v1::ThroughputResponse {
@@ -134,9 +126,9 @@ mod tests {
 
     #[test]
     fn a_number_of_slices_or_a_round_that_cannot_be_is_named() {
-        let ask = |round, slices| asked(v1::ThroughputRequest { batch: "b".into(), round, slices });
-        assert_eq!(ask(None, None), Ok(Asked { batch: "b".into(), round: None, slices: 20 }));
-        assert_eq!(ask(Some(2), Some(500)), Ok(Asked { batch: "b".into(), round: Some(2), slices: 500 }));
+        let ask = |round, slices| checked(&v1::ThroughputRequest { batch: "b".into(), round, slices });
+        assert_eq!(ask(None, None), Ok(20));
+        assert_eq!(ask(Some(2), Some(500)), Ok(500));
         for (round, slices, problem) in [
             (Some(0), None, "round: 0 is not a round: rounds are counted from 1"),
             (None, Some(0), "slices: must be 1 to 500, not 0"),
