@@ -139,8 +139,8 @@ pub struct Axis {
     /// The quantity, with its unit.
     pub(super) label: String,
     /// The least and the greatest value on the axis.
-    range: (f64, f64),
-    pub(super) ticks: Vec<f64>,
+    pub range: (f64, f64),
+    pub ticks: Vec<f64>,
     /// Whether the scale is logarithmic.
     ratios: bool,
 }
@@ -167,7 +167,7 @@ impl Axis {
     }
 
     /// A logarithmic axis that contains `least` and `most`.
-    pub(crate) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
+    pub fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
         let least = if least.is_finite() && least > 0.0 { least } else { 1.0 };
         let most = if most.is_finite() && most > least { most } else { least * 10.0 };
         let decades = (-6..=7).map(|decade| 10_f64.powi(decade));
@@ -179,7 +179,7 @@ impl Axis {
     }
 
     /// The position of a value on the axis, from 0 to 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub fn place(&self, value: f64) -> f64 {
         let (from, to) = self.range;
         let place = match self.ratios {
             true => (value.max(f64::MIN_POSITIVE) / from).ln() / (to / from).ln(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use landfall_scheduler::gnp::project;
 use landfall_scheduler::model::Strategy;
 use landfall_scheduler::plot::map::{AgentMark, Groups, Plane, SiteMark, colour, draw, legend};
-use landfall_scheduler::plot::px;
+use landfall_scheduler::plot::{Axis, Curve, label, lines, px};
 use maud::{Markup, html};
 
 use super::targets::Target;
@@ -94,7 +94,8 @@ pub(super) fn sites_per_agent(run: &ReportInput<'_>) -> Markup {
     let carriers = carriers(run);
     let bars = bars(run, &carriers);
     let most = bars.iter().map(|bar| bar.parts.iter().sum::<usize>()).max().unwrap_or(0).max(1);
-    let per_site = (BARS_WIDTH - BARS_LEFT - BARS_RIGHT) / float(most);
+    let axis = Axis::linear("sites", float(most));
+    let x = |sites: f64| BARS_LEFT + axis.place(sites) * (BARS_WIDTH - BARS_LEFT - BARS_RIGHT);
     let height = BARS_TOP + ROW * float(bars.len()) + 8.0;
     html! { figure {
         h2 { "Who crawls what" }
@@ -104,24 +105,25 @@ pub(super) fn sites_per_agent(run: &ReportInput<'_>) -> Markup {
         }
         svg viewBox={ "0 0 " (BARS_WIDTH) " " (height) } role="img" aria-label="Sites crawled by each agent" {
             title { "Sites crawled by each agent" }
-            @for tick in ticks(float(most)) {
-                line.grid x1=(px(BARS_LEFT + tick * per_site)) x2=(px(BARS_LEFT + tick * per_site)) y1=(px(BARS_TOP - 6.0)) y2=(px(height)) {}
-                text x=(px(BARS_LEFT + tick * per_site)) y="14" text-anchor="middle" { (label(tick)) }
+            @for &tick in &axis.ticks {
+                line.grid x1=(px(x(tick))) x2=(px(x(tick))) y1=(px(BARS_TOP - 6.0)) y2=(px(height)) {}
+                text x=(px(x(tick))) y="14" text-anchor="middle" { (label(tick)) }
             }
             @for (row, bar) in bars.iter().enumerate() {
                 @let y = BARS_TOP + ROW * float(row);
                 text x=(px(BARS_LEFT - 10.0)) y=(px(y + 13.0)) text-anchor="end" { (bar.agent) }
                 @for (rank, (begin, count)) in starts(&bar.parts).enumerate() {
                     @if count > 0 {
-                        rect x=(px(BARS_LEFT + float(begin) * per_site)) y=(px(y + 2.0)) width=(px(float(count) * per_site - 1.0))
+                        @let (left, right) = (x(float(begin)), x(float(begin + count)));
+                        rect x=(px(left)) y=(px(y + 2.0)) width=(px(right - left - 1.0))
                             height=(px(ROW - 5.0)) rx="2" fill=(colour(rank)) {
                             title { (bar.agent) ": " (count) " sites" @if carriers.len() > 1 { " on " (carriers[rank]) } }
                         }
                     }
                 }
-                @let end = BARS_LEFT + float(bar.parts.iter().sum::<usize>()) * per_site;
-                text x=(px(end + 8.0)) y=(px(y + 13.0)) {
-                    (bar.parts.iter().sum::<usize>())
+                @let sites: usize = bar.parts.iter().sum();
+                text x=(px(x(float(sites)) + 8.0)) y=(px(y + 13.0)) {
+                    (sites)
                     @if let Some(mean) = bar.mean_ms { " · " (format!("{:.1} MB · {mean:.0} ms", bar.megabytes)) }
                 }
             }
@@ -179,32 +181,6 @@ const SCATTER_BOTTOM: f64 = 44.0;
 const SCATTER_RIGHT: f64 = 14.0;
 /// Maximum relative error of the predictions inside the shaded band.
 const BAND: f64 = 0.15;
-/// The values of the tick marks on both axes, in milliseconds.
-const MARKS: [f64; 13] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
-
-/// The range of both axes, in milliseconds. Both axes have the same range, so that exact
-/// predictions are on the diagonal.
-struct Axes {
-    low: f64,
-    high: f64,
-}
-
-impl Axes {
-    fn at(&self, millis: f64) -> f64 {
-        (millis.clamp(self.low, self.high) / self.low).ln() / (self.high / self.low).ln()
-    }
-
-    fn x(&self, millis: f64) -> String {
-        format!("{:.1}", SCATTER_LEFT + self.at(millis) * (SCATTER_SIDE - SCATTER_LEFT - SCATTER_RIGHT))
-    }
-
-    fn y(&self, millis: f64) -> String {
-        format!(
-            "{:.1}",
-            SCATTER_SIDE - SCATTER_BOTTOM - self.at(millis) * (SCATTER_SIDE - SCATTER_BOTTOM - SCATTER_RIGHT)
-        )
-    }
-}
 
 pub(super) fn accuracy(run: &ReportInput<'_>) -> Markup {
     let predictions = &run.figures.predictions;
@@ -212,23 +188,28 @@ pub(super) fn accuracy(run: &ReportInput<'_>) -> Markup {
         return html! {};
     }
     let values = || predictions.iter().flat_map(|one| [one.true_ms, one.predicted_ms]);
-    let low = values().fold(f64::INFINITY, f64::min).max(1.0);
-    let axes = Axes { low, high: values().fold(low * 2.0, f64::max) };
+    // Both axes have the same range, so that exact predictions are on the diagonal.
+    let least = values().fold(f64::INFINITY, f64::min).max(1.0);
+    let axis = Axis::ratios("ms", least, values().fold(least * 2.0, f64::max));
+    let x = |millis: f64| px(SCATTER_LEFT + axis.place(millis) * (SCATTER_SIDE - SCATTER_LEFT - SCATTER_RIGHT));
+    let floor = SCATTER_SIDE - SCATTER_BOTTOM;
+    let y = |millis: f64| px(floor - axis.place(millis) * (floor - SCATTER_RIGHT));
     let mut dots = String::new();
     for one in predictions {
         // Writing to a string never fails.
-        let _ = write!(dots, "M{} {}h0", axes.x(one.true_ms), axes.y(one.predicted_ms));
+        let _ = write!(dots, "M{} {}h0", x(one.true_ms), y(one.predicted_ms));
     }
+    let (low, high) = axis.range;
     let band = format!(
         "M{} {}L{} {}L{} {}L{} {}Z",
-        axes.x(axes.low),
-        axes.y(axes.low * (1.0 - BAND)),
-        axes.x(axes.high),
-        axes.y(axes.high * (1.0 - BAND)),
-        axes.x(axes.high / (1.0 + BAND)),
-        axes.y(axes.high),
-        axes.x(axes.low),
-        axes.y(axes.low * (1.0 + BAND))
+        x(low),
+        y(low * (1.0 - BAND)),
+        x(high),
+        y(high * (1.0 - BAND)),
+        x(high / (1.0 + BAND)),
+        y(high),
+        x(low),
+        y(low * (1.0 + BAND))
     );
     let error =
         |share| run.figures.relative_error(share).map_or("–".to_owned(), |error| format!("{:.1} %", error * 100.0));
@@ -241,26 +222,21 @@ pub(super) fn accuracy(run: &ReportInput<'_>) -> Markup {
         }
         svg viewBox={ "0 0 " (SCATTER_SIDE) " " (SCATTER_SIDE) } style="max-width:640px;margin:0 auto" role="img" aria-label="Predicted against true round trip" {
             title { "Predicted against true round trip, in milliseconds" }
-            @for mark in MARKS.into_iter().filter(|mark| *mark >= axes.low && *mark <= axes.high) {
-                line.grid x1=(axes.x(mark)) x2=(axes.x(mark)) y1=(SCATTER_RIGHT) y2=(SCATTER_SIDE - SCATTER_BOTTOM) {}
-                line.grid x1=(SCATTER_LEFT) x2=(SCATTER_SIDE - SCATTER_RIGHT) y1=(axes.y(mark)) y2=(axes.y(mark)) {}
-                text x=(axes.x(mark)) y=(SCATTER_SIDE - SCATTER_BOTTOM + 16.0) text-anchor="middle" { (label(mark)) }
-                text x=(SCATTER_LEFT - 8.0) y=(axes.y(mark)) dy="4" text-anchor="end" { (label(mark)) }
+            @for &tick in &axis.ticks {
+                line.grid x1=(x(tick)) x2=(x(tick)) y1=(SCATTER_RIGHT) y2=(floor) {}
+                line.grid x1=(SCATTER_LEFT) x2=(SCATTER_SIDE - SCATTER_RIGHT) y1=(y(tick)) y2=(y(tick)) {}
+                text x=(x(tick)) y=(floor + 16.0) text-anchor="middle" { (label(tick)) }
+                text x=(SCATTER_LEFT - 8.0) y=(y(tick)) dy="4" text-anchor="end" { (label(tick)) }
             }
             path d=(band) fill="var(--accent)" fill-opacity="0.12" {}
-            path d={ "M" (axes.x(axes.low)) " " (axes.y(axes.low)) "L" (axes.x(axes.high)) " " (axes.y(axes.high)) } stroke="var(--soft)" stroke-dasharray="4 4" fill="none" {}
+            path d={ "M" (x(low)) " " (y(low)) "L" (x(high)) " " (y(high)) } stroke="var(--soft)" stroke-dasharray="4 4" fill="none" {}
             path d=(dots) stroke="var(--accent)" stroke-opacity="0.35" stroke-width="3.4" stroke-linecap="round" fill="none" {}
             text x=((SCATTER_LEFT + SCATTER_SIDE) / 2.0) y=(SCATTER_SIDE - 8.0) text-anchor="middle" { "emulated round trip" }
-            text transform={ "translate(14 " ((SCATTER_SIDE - SCATTER_BOTTOM) / 2.0) ") rotate(-90)" } text-anchor="middle" { "predicted round trip" }
+            text transform={ "translate(14 " (floor / 2.0) ") rotate(-90)" } text-anchor="middle" { "predicted round trip" }
         }
     } }
 }
 
-const TIME_WIDTH: f64 = 1000.0;
-const TIME_LEFT: f64 = 56.0;
-const PLOT: f64 = 200.0;
-const GAP: f64 = 46.0;
-const TIME_TOP: f64 = 18.0;
 /// Number of equal time slices, from the first crawl's start to the last crawl's end.
 const SLICES: usize = 120;
 
@@ -279,54 +255,22 @@ pub(super) fn throughput(run: &ReportInput<'_>) -> Markup {
     }
     let slice_s = total_s / float(SLICES);
     let (rate, active) = slices(&crawls, slice_s);
-    let height = TIME_TOP + 2.0 * PLOT + GAP + 34.0;
-    let x = |seconds: f64| TIME_LEFT + seconds / total_s * (TIME_WIDTH - TIME_LEFT - 10.0);
+    let plot = |title: &str, unit: &str, class: &str, values: &[f64]| {
+        let middles = (0..SLICES).map(|slice| (float(slice) + 0.5) * slice_s);
+        let (name, class) = (title.to_owned(), class.to_owned());
+        let curve = Curve { name, class, points: middles.zip(values.iter().copied()).collect(), marked: false };
+        let most = values.iter().copied().fold(0.0, f64::max);
+        lines(title, &Axis::linear("seconds", total_s), &Axis::linear(unit, most), &[curve])
+    };
     html! { figure {
         h2 { "Throughput over time" }
         figcaption {
             "Megabytes a minute, and sites being crawled, from the first crawl's begin. Each crawl's bytes are spread evenly over its "
             "own duration; a slice is " (format!("{slice_s:.1}")) " s."
         }
-        svg viewBox={ "0 0 " (TIME_WIDTH) " " (height) } role="img" aria-label="Throughput over time" {
-            title { "Throughput and active crawls over time" }
-            @for tick in ticks(total_s) {
-                line.grid x1=(px(x(tick))) x2=(px(x(tick))) y1=(px(TIME_TOP)) y2=(px(height - 26.0)) {}
-                text x=(px(x(tick))) y=(px(height - 10.0)) text-anchor="middle" { (label(tick)) " s" }
-            }
-            (area(&rate, TIME_TOP, "var(--c0)", "MB/min"))
-            (area(&active, TIME_TOP + PLOT + GAP, "var(--c3)", "sites at once"))
-        }
+        (plot("Megabytes a minute", "MB/min", "c0", &rate))
+        (plot("Sites being crawled", "sites at once", "c3", &active))
     } }
-}
-
-/// Draws a filled curve that has its own vertical scale.
-fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
-    let most = values.iter().copied().fold(0.0, f64::max).max(1e-9);
-    let base = top + PLOT;
-    let y = |value: f64| base - value / most * (PLOT - 12.0);
-    let step = (TIME_WIDTH - TIME_LEFT - 10.0) / float(values.len());
-    let mut line = String::new();
-    for (index, value) in values.iter().enumerate() {
-        let letter = if index == 0 { 'M' } else { 'L' };
-        // Writing to a string never fails.
-        let _ = write!(line, "{letter}{} {}", px(TIME_LEFT + step * (float(index) + 0.5)), px(y(*value)));
-    }
-    let closed = format!(
-        "{line}L{} {}L{} {}Z",
-        px(TIME_LEFT + step * (float(values.len()) - 0.5)),
-        px(base),
-        px(TIME_LEFT + step * 0.5),
-        px(base)
-    );
-    html! {
-        @for tick in ticks(most) {
-            line.grid x1=(px(TIME_LEFT)) x2=(px(TIME_WIDTH - 10.0)) y1=(px(y(tick))) y2=(px(y(tick))) {}
-            text x=(px(TIME_LEFT - 8.0)) y=(px(y(tick) + 4.0)) text-anchor="end" { (label(tick)) }
-        }
-        path d=(closed) fill=(colour) fill-opacity="0.18" {}
-        path d=(line) fill="none" stroke=(colour) stroke-width="2" stroke-linejoin="round" {}
-        text.strong x=(px(TIME_LEFT)) y=(px(top - 4.0)) { (unit) }
-    }
 }
 
 fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
@@ -355,25 +299,6 @@ fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
         .unzip()
 }
 
-/// About five tick values from 0 to `most`, in steps of 1, 2 or 5 times a power of ten.
-fn ticks(most: f64) -> Vec<f64> {
-    let rough = (most / 5.0).max(1e-9);
-    let decade = 10_f64.powf(rough.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|step| *step >= rough).unwrap_or(rough);
-    let mut values = vec![0.0];
-    while values.last().is_some_and(|last| last + step <= most * 1.001) {
-        values.push(values.last().map_or(0.0, |last| last + step));
-    }
-    values
-}
-
-/// Formats a number: with one decimal place if it is below 10 and not whole, and otherwise with
-/// none.
-fn label(value: f64) -> String {
-    if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,13 +313,5 @@ mod tests {
         assert!((bytes - 7.0).abs() < 1e-9, "{bytes}");
         let busy: f64 = active.iter().map(|active| active * slice_s).sum();
         assert!((busy - 12.1).abs() < 1e-9, "{busy}");
-    }
-
-    #[test]
-    fn ticks_are_round_and_cover_the_range() {
-        assert_eq!(ticks(43.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
-        assert_eq!(ticks(1.0).len(), 6);
-        assert_eq!(ticks(0.0).len(), 1);
-        assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
     }
 }

@@ -203,8 +203,8 @@ mod tests {
             busy: Some("the machine was busy <here>"),
         };
         let page = page(&run);
-        let keys = page.matches("<svg class=\"dot\"").count();
-        assert_eq!((page.matches("<svg").count() - keys, keys), (4, 9));
+        let keys = page.matches("<svg class=\"dot\"").count() + page.matches("<svg class=\"key\"").count();
+        assert_eq!((page.matches("<svg").count() - keys, keys), (5, 11));
         assert_eq!(page.matches("<figcaption>").count(), 4);
         for nonsense in ["NaN", "inf\"", "<here>", "http-equiv", "src="] {
             assert!(!page.contains(nonsense), "{nonsense}");
