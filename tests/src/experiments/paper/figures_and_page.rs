@@ -23,7 +23,7 @@ const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 pub(super) struct Page<'a> {
     pub(super) base: Point,
     pub(super) finished: &'a [FinishedCell],
-    pub(super) ratios: &'a [Option<SimulationRatios>],
+    pub(super) ratios: &'a [SimulationRatios],
     pub(super) tables: &'a Tables,
     pub(super) figure2: &'a Figure2,
     pub(super) figure3: &'a Figure3,
@@ -129,8 +129,8 @@ fn cells(page: &Page<'_>) -> Markup {
                 td { (one.cell.layout) } td { (one.cell.seed) } td { "x" (one.cell.point.loss) } td { (one.cell.point.page_kb) }
                 td { (one.cell.point.per_site_rps) }
                 td { (one.cell.point.access_mbit) } td { (one.cell.strategy) }
-                td { (compared(one.result.growth.mb_per_min, ratios.map(|ratios| ratios.growth))) }
-                td { (compared(one.result.makespan_s, ratios.map(|ratios| ratios.makespan))) }
+                td { (compared(one.result.growth.mb_per_min, ratios.growth)) }
+                td { (compared(one.result.makespan_s, ratios.makespan)) }
                 td { (one.result.void.clone().map_or(String::new(), |reason| format!("void: {reason}"))) }
             } }
         }
@@ -138,8 +138,8 @@ fn cells(page: &Page<'_>) -> Markup {
 }
 
 /// The lab's figure, and in brackets the simulation's figure divided by the lab's figure.
-fn compared(figure: f64, ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| format!("{figure:.1}"), |ratio| format!("{figure:.1} ({ratio:.2})"))
+fn compared(figure: f64, ratio: f64) -> String {
+    format!("{figure:.1} ({ratio:.2})")
 }
 
 /// The values of the paper's Figure 2, in megabytes per minute.
@@ -286,7 +286,8 @@ mod tests {
     #[test]
     fn a_page_has_both_figures_and_all_cells() {
         let finished = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 150.0, Some("the <lab> was late"))];
-        let ratios = [Some(SimulationRatios { growth: 1.02, makespan: 0.98 }), None];
+        let ratios =
+            [SimulationRatios { growth: 1.02, makespan: 0.98 }, SimulationRatios { growth: 1.0, makespan: 1.0 }];
         let base = finished[0].cell.point;
         let tables = Tables { table1: Vec::new(), table2: Vec::new() };
         let (figure2, mut figure3) = (figure2(&finished), figure3(&finished, base));

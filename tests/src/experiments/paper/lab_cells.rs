@@ -19,7 +19,7 @@ use crate::evidence::batch_record;
 use crate::evidence::figures::float;
 use crate::experiments::sweep::batch::{BodyArrival, Growth};
 use crate::experiments::sweep::results::Row;
-use crate::experiments::sweep::settings::{Cell, LandmarkPlace, LayoutData, Point, Settings};
+use crate::experiments::sweep::settings::{Cell, LayoutData, Point, Settings};
 use crate::experiments::sweep::survey::LayoutMeasurements;
 use crate::machine::CpuTime;
 use crate::world::World;
@@ -98,16 +98,6 @@ impl FinishedCell {
     }
 }
 
-/// The system under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
-    /// Landfall with its defaults.
-    Landfall,
-    /// The published system: its map, its draws, and the number of samples that its estimator
-    /// needs. On the paper's layout, the landmarks are those of the paper.
-    Published,
-}
-
 pub struct SurveyedCluster<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
@@ -124,14 +114,13 @@ impl<'a> SurveyedCluster<'a> {
         layout: &'a LayoutData,
         seed: u64,
         site_interval: Duration,
-        system: System,
     ) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
         let database = ClusterDatabase::Private;
-        let options = ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, database };
+        let options = ClusterOptions { scheduler: scheduler(site_interval), capacity: 1, logs: None, database };
         let cluster = Cluster::start(world, &options).await?;
         let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
-        match surveyed.measure(system).await {
+        match surveyed.measure().await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
                 // If stopping the cluster fails, too, the second error is only logged, because the
@@ -144,16 +133,10 @@ impl<'a> SurveyedCluster<'a> {
         }
     }
 
-    async fn measure(&mut self, system: System) -> anyhow::Result<()> {
+    async fn measure(&mut self) -> anyhow::Result<()> {
         let cluster = &mut self.cluster;
         cluster.await_mesh(PATIENCE).await?;
-        if system == System::Published && self.layout.matrix().is_none() {
-            let agents = &cluster.world.scenario().agents;
-            let landmarks = by_hand(&self.settings.landmarks_by_hand, agents)?;
-            cluster.operate(&[&["landmarks", "set"], &landmarks[..]].concat()).await?;
-        } else {
-            cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
-        }
+        cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
         let names = cluster.agent_names();
         for name in &names {
             cluster.operate(&["agents", "drain", name]).await?;
@@ -256,23 +239,8 @@ impl<'a> SurveyedCluster<'a> {
 /// The scheduler's configuration, with shorter intervals and a longer sample timeout than by
 /// default. The timeout is longer, because the first answer takes two round trips in the rootless
 /// grade, which are up to ten seconds with the Seattle matrix.
-fn scheduler(site_interval: Duration, system: System) -> String {
-    let (settings, samples) = match system {
-        System::Landfall => ("", ""),
-        System::Published => ("map = 'gnp'\ndraws = 'static'\n", "site_least_samples = 20\n"),
-    };
-    format!(
-        "{settings}[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n{samples}"
-    )
-}
-
-/// The names of the paper's landmarks.
-fn by_hand<'a>(landmarks: &[LandmarkPlace], agents: &'a [AgentNode]) -> anyhow::Result<Vec<&'a str>> {
-    let agent = |LandmarkPlace { city, carrier }: &LandmarkPlace| {
-        let found = agents.iter().find(|agent| agent.city == *city && agent.carrier == *carrier);
-        found.map(|agent| agent.name.as_str()).with_context(|| format!("no agent is in {city} on {carrier}"))
-    };
-    landmarks.iter().map(agent).collect()
+fn scheduler(site_interval: Duration) -> String {
+    format!("[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n")
 }
 
 fn per_agent(crawled: &[batch_record::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {
@@ -336,7 +304,6 @@ fn machine(world: &World, crawled: &[batch_record::TimedCrawl], first: Instant, 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::world::scenario::{Layout, PAPER};
 
     /// A finished cell of the paper's layout at the base settings, with the results of two sites.
     pub(in super::super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
@@ -369,17 +336,5 @@ pub(super) mod tests {
                 first_task: 1,
             },
         }
-    }
-
-    #[test]
-    fn the_papers_layout_has_all_nine_landmarks() {
-        let settings = Settings::committed().unwrap();
-        let agents = Layout::parse(PAPER, "paper.toml").unwrap().scenario(None, None).unwrap().agents;
-        let mut landmarks = by_hand(&settings.landmarks_by_hand, &agents).unwrap();
-        landmarks.sort_unstable();
-        landmarks.dedup();
-        assert_eq!(landmarks.len(), 9);
-        let nowhere = LandmarkPlace { city: "Nowhere".to_owned(), carrier: "Unicom".to_owned() };
-        assert_eq!(by_hand(&[nowhere], &agents).unwrap_err().to_string(), "no agent is in Nowhere on Unicom");
     }
 }

@@ -8,7 +8,7 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use super::figures_and_page::{self, figure2, figure3};
-use super::lab_cells::{FinishedCell, LabResult, SITE_INTERVAL, SurveyedCluster, System};
+use super::lab_cells::{FinishedCell, LabResult, SITE_INTERVAL, SurveyedCluster};
 use super::simulated_cells::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
 use super::tables::{self, Tables};
 use crate::cluster::Binaries;
@@ -18,6 +18,8 @@ use crate::experiments::sweep::run::{Format, LayoutSimulation, MatrixArgs, RunAr
 use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
 use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 
+/// The folder of the finished cells and of the HTML page with the results.
+const FOLDER: &str = "paper";
 /// Number of seeds of Tables 1 and 2 with `--quick`.
 const QUICK_TABLE_SEEDS: u64 = 2;
 /// Durations from which the total time is estimated: a survey takes `SURVEY`, and the start and end
@@ -36,27 +38,12 @@ pub struct PaperArgs {
     /// for the tables
     #[arg(long)]
     quick: bool,
-    /// Run the published system, with random, gnp-top1 and gnp-top3 only: map = "gnp", draws = "static",
-    /// 20 samples of a site, and on the paper's layout the paper's landmarks
-    #[arg(long)]
-    published: bool,
     /// Only Tables 1 and 2, which need no lab
     #[arg(long)]
     tables: bool,
     /// Only this layout
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
-}
-
-impl PaperArgs {
-    fn system(&self) -> System {
-        if self.published { System::Published } else { System::Landfall }
-    }
-
-    /// The folder of the finished cells and of the HTML page with the results.
-    fn folder(&self) -> &'static str {
-        if self.published { "paper-published" } else { "paper" }
-    }
 }
 
 /// A cell to run. `takes` is the estimated duration of its crawls.
@@ -85,7 +72,7 @@ struct JsonOutput<'a> {
 
 /// Runs the unfinished cells, and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
-    let mut settings = Settings::committed()?;
+    let settings = Settings::committed()?;
     let (mut layouts, missing) = settings.available_layouts(&args.matrices.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
     if let Some(only) = &args.layout {
@@ -99,20 +86,14 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         print!("{}", Tables::of(&settings, &layouts, table_seeds)?.lines());
         return Ok(());
     }
-    if args.published {
-        settings.strategies.retain(|strategy| matches!(strategy, Strategy::Random | Strategy::GnpTop(_)));
-    }
     let Binaries { landfall, agent } = Binaries::find()?;
-    // The cells of Landfall and of the published system have the same names, so the key contains
-    // the system.
-    let key = format!("{EXPERIMENTS}\n# {:?}", args.system());
-    let mut store = args.run.open(args.folder(), &key, &[&landfall, &agent])?;
+    let mut store = args.run.open(FOLDER, EXPERIMENTS, &[&landfall, &agent])?;
     let crawled = if args.quick { &layouts[..1] } else { &layouts[..] };
     let plans = plan(&settings, crawled, args.quick)?;
     announce(&plans, &store);
     for plan in &plans {
         tokio::select! {
-            done = run_plan(&settings, args.system(), plan, &mut store) => done?,
+            done = run_plan(&settings, plan, &mut store) => done?,
             () = interrupted() => bail!("interrupted; finished cells are stored, and the next run continues from there"),
         }
     }
@@ -161,19 +142,14 @@ fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     );
 }
 
-async fn run_plan(
-    settings: &Settings,
-    system: System,
-    plan: &LayoutPlan<'_>,
-    store: &mut CellStore<LabResult>,
-) -> anyhow::Result<()> {
+async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellStore<LabResult>) -> anyhow::Result<()> {
     if plan.cells.iter().all(|one| store.find(&one.cell).is_some()) {
         return Ok(());
     }
     let LayoutPlan { layout, seed, cells } = plan;
     let began = Instant::now();
-    let mut simulator = Simulator::new(settings, system);
-    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed, SITE_INTERVAL, system)
+    let mut simulator = Simulator::new(settings);
+    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed, SITE_INTERVAL)
         .await
         .with_context(|| format!("survey {} with seed {seed}", layout.name))?;
     eprintln!("{} seed {seed}: surveyed in {:.0} s", layout.name, began.elapsed().as_secs_f64());
@@ -192,28 +168,25 @@ async fn run_plan(
     surveyed.end().await
 }
 
-fn line(cell: &Cell, result: &LabResult, simulated: Option<SimulatedMedians>) -> String {
+fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
     let (busy, most) = busy(&result.per_agent);
-    let simulated = simulated.map_or(String::new(), |simulated| {
-        let ratios = SimulationRatios::of(simulated, result);
-        format!(
-            "; simulated {:.3} and {:.3} of that, {} agents, {} sites at most",
-            ratios.growth, ratios.makespan, simulated.busy, simulated.most
-        )
-    });
+    let SimulationRatios { growth, makespan } = SimulationRatios::of(simulated, result);
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
     let rate = format!("{per_site_rps}{}", if per_site_rps.is_unthrottled() { "" } else { "/s" });
     let machine = result.machine;
     let void = result.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
     format!(
         "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s, \
-         {busy} agents, {most} sites at most{simulated}; \
+         {busy} agents, {most} sites at most; \
+         simulated {growth:.3} and {makespan:.3} of that, {} agents, {} sites at most; \
          {:.0} requests/s, {:.0} % idle, late {:.1} ms, lease {:.1} ms, outcome {:.1} ms, request {:.2} ms, begun {:.0} ms{void}",
         cell.layout,
         cell.seed,
         cell.strategy,
         result.growth.mb_per_min,
         result.makespan_s,
+        simulated.busy,
+        simulated.most,
         machine.requests_per_s,
         machine.idle * 100.0,
         machine.late_ms,
@@ -232,12 +205,12 @@ fn print(
     tables: &Tables,
 ) -> anyhow::Result<()> {
     let (mut finished, mut ratios, mut lines) = (Vec::new(), Vec::new(), Vec::new());
-    let mut simulator = Simulator::new(settings, args.system());
+    let mut simulator = Simulator::new(settings);
     for (layout, planned) in plans.iter().flat_map(|plan| plan.cells.iter().map(|one| (plan.layout, one))) {
         let Some(result) = store.find(&planned.cell) else { continue };
         let simulated = simulator.simulate(layout, &planned.cell, planned.strategy, result)?;
         lines.push(line(&planned.cell, result, simulated));
-        ratios.push(simulated.map(|simulated| SimulationRatios::of(simulated, result)));
+        ratios.push(SimulationRatios::of(simulated, result));
         finished.push(FinishedCell { cell: planned.cell.clone(), result: result.clone() });
     }
     let rows: Vec<Row> = finished.iter().map(FinishedCell::row).collect();
@@ -245,7 +218,7 @@ fn print(
     let groups = results::groups(&rows);
     let mut verdict = targets::verdict(&groups, LEAST_SHARE_IN_LAB);
     verdict.extend(agreement(&finished, &ratios));
-    let file = results::default_file(args.folder(), "report.html")?;
+    let file = results::default_file(FOLDER, "report.html")?;
     let page = figures_and_page::page(&figures_and_page::Page {
         base: settings.base,
         finished: &finished,
@@ -316,7 +289,6 @@ mod tests {
             matrices: MatrixArgs { data: PathBuf::from("/nowhere") },
             run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false, format: Format::Table },
             quick: true,
-            published: false,
             tables: false,
             layout: Some("planetlab".to_owned()),
         };

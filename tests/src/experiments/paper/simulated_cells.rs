@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
-use super::lab_cells::{FinishedCell, LabResult, System};
+use super::lab_cells::{FinishedCell, LabResult};
 use crate::evidence::figures::float;
 use crate::experiments::sweep::batch::BatchResult;
 use crate::experiments::sweep::results;
@@ -53,29 +53,24 @@ impl SimulationRatios {
 /// Simulates cells, with surveys from the lab.
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
-    system: System,
     /// The newest survey, the task number of its first site, and the simulation prepared from both.
     /// Most cells of a layout share one survey.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
 
 impl<'a> Simulator<'a> {
-    pub(super) fn new(settings: &'a Settings, system: System) -> Self {
-        Self { settings, system, newest: None }
+    pub(super) fn new(settings: &'a Settings) -> Self {
+        Self { settings, newest: None }
     }
 
-    /// Simulates a cell [`DRAWS`] times; `None` for the published system, because the simulation of
-    /// crawls has neither the published map nor the published draws.
+    /// Simulates a cell [`DRAWS`] times.
     pub(super) fn simulate(
         &mut self,
         layout: &'a LayoutData,
         cell: &Cell,
         strategy: Strategy,
         result: &LabResult,
-    ) -> anyhow::Result<Option<SimulatedMedians>> {
-        if self.system == System::Published {
-            return Ok(None);
-        }
+    ) -> anyhow::Result<SimulatedMedians> {
         let known = |(measurements, first, _): &mut (LayoutMeasurements, u64, LayoutSimulation<'a>)| {
             *measurements == result.measurements && *first == result.first_task
         };
@@ -94,12 +89,12 @@ impl<'a> Simulator<'a> {
         let middle = |of: &dyn Fn(&BatchResult) -> f64| {
             results::median(result.iter().map(of).collect()).context("a cell is simulated at least once")
         };
-        Ok(Some(SimulatedMedians {
+        Ok(SimulatedMedians {
             mb_per_min: middle(&|result| result.growth(share).mb_per_min)?,
             makespan_s: middle(&|result| result.makespan.as_secs_f64())?,
             busy: middle(&|result| busy(&result.per_agent).0)?,
             most: middle(&|result| busy(&result.per_agent).1)?,
-        }))
+        })
     }
 }
 
@@ -110,11 +105,10 @@ pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
 }
 
 /// Compares the results of the simulation with those of the lab, over the valid cells.
-pub(super) fn agreement(finished: &[FinishedCell], ratios: &[Option<SimulationRatios>]) -> Vec<String> {
-    let compared = finished.iter().zip(ratios).filter_map(|(one, ratios)| Some((one, (*ratios)?)));
-    let sound = compared.filter(|(one, _)| one.result.void.is_none());
+pub(super) fn agreement(finished: &[FinishedCell], ratios: &[SimulationRatios]) -> Vec<String> {
+    let sound = finished.iter().zip(ratios).filter(|(one, _)| one.result.void.is_none());
     let mut by_strategy: BTreeMap<&str, Vec<SimulationRatios>> = BTreeMap::new();
-    sound.for_each(|(one, ratios)| by_strategy.entry(&one.cell.strategy).or_default().push(ratios));
+    sound.for_each(|(one, ratios)| by_strategy.entry(&one.cell.strategy).or_default().push(*ratios));
     let line = |(strategy, all): (&&str, &Vec<SimulationRatios>)| {
         let agree = all.iter().filter(|one| one.agrees()).count();
         let median = |of: fn(&SimulationRatios) -> f64| results::median(all.iter().map(of).collect()).unwrap_or(0.0);
@@ -141,8 +135,8 @@ mod tests {
     fn void_cells_do_not_count_in_the_comparison() {
         let cells = [finished("random", 1, 100.0, None), finished("random", 2, 100.0, Some("late"))];
         let simulated = SimulatedMedians { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
-        let ratios: Vec<Option<SimulationRatios>> =
-            cells.iter().map(|one| Some(SimulationRatios::of(simulated, &one.result))).collect();
+        let ratios: Vec<SimulationRatios> =
+            cells.iter().map(|one| SimulationRatios::of(simulated, &one.result)).collect();
         let said = agreement(&cells, &ratios);
         assert_eq!(
             said,
@@ -162,7 +156,7 @@ mod tests {
         let (layout, seed) = (&layouts[0], settings.seeds[0]);
         let scenario = settings.scenario(layout, seed, settings.base).unwrap();
         let mapped = LayoutMeasurements::emulated(&scenario, settings.landmarks).unwrap();
-        let mut simulator = Simulator::new(&settings, System::Landfall);
+        let mut simulator = Simulator::new(&settings);
         let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
             let FinishedCell { cell, mut result } = finished(&strategy.to_string(), seed, 100.0, None);
             result.measurements = LayoutMeasurements { epoch, ..mapped.clone() };

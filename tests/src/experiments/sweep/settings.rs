@@ -31,8 +31,6 @@ pub struct Settings {
     /// Number of sites in each cell.
     pub sites: usize,
     pub landmarks: usize,
-    /// The paper's landmarks, which were chosen by hand.
-    pub landmarks_by_hand: Vec<LandmarkPlace>,
     /// Number of seeds with which the paper's Tables 1 and 2 are computed.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
@@ -42,14 +40,6 @@ pub struct Settings {
     /// Number of slots of each agent.
     pub slots: Slots,
     pub web: WebSettings,
-}
-
-/// The place of a landmark. The landmark is the first agent of this city and carrier.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LandmarkPlace {
-    pub city: String,
-    pub carrier: String,
 }
 
 /// A layout. `site_nodes` is the number of nodes of the matrix that become sites. The paper's

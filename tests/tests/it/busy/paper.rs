@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use landfall_lab::evidence::figures::float;
-use landfall_lab::experiments::paper::lab_cells::{SurveyedCluster, System};
+use landfall_lab::experiments::paper::lab_cells::SurveyedCluster;
 use landfall_lab::experiments::sweep::run::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
@@ -41,8 +41,7 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
     let _beside = beside().await;
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-    let mut surveyed =
-        SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL, System::Landfall).await.unwrap();
+    let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL).await.unwrap();
     for strategy in [Strategy::GNP_TOP3, Strategy::Random] {
         let result = surveyed.crawl_cell(settings.base, strategy).await.unwrap();
         let mut simulation =
