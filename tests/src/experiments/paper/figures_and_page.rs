@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 
 use landfall_scheduler::plot::{Axis, Curve, document, lines};
 use maud::{Markup, html};
-use serde::Serialize;
 
 use super::lab_cells::FinishedCell;
 use super::simulated_cells::SimulationRatios;
@@ -150,7 +149,7 @@ const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
 /// The medians of a strategy over a layout's cells that do not limit the requests per second.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Throughput {
     mb_per_min: f64,
     makespan_s: f64,
@@ -179,7 +178,7 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
 }
 
 /// The download rates of single sites in the base cells of a layout.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct SingleSites {
     /// Megabytes per minute, by strategy. Each list contains one value for each site of each seed.
     mb_per_min: BTreeMap<String, Vec<f64>>,

@@ -93,7 +93,6 @@ impl FinishedCell {
             makespan_s: self.result.makespan_s,
             busy_variation: None,
             void: self.result.void.is_some(),
-            source: None,
         }
     }
 }

@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use landfall_scheduler::model::Strategy;
-use serde::Serialize;
 
 use super::figures_and_page::{self, figure2, figure3};
 use super::lab_cells::{FinishedCell, LabResult, SITE_INTERVAL, SurveyedCluster};
 use super::simulated_cells::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
-use super::tables::{self, Tables};
+use super::tables::Tables;
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
 use crate::experiments::sweep::results::{self, CellStore, Row};
-use crate::experiments::sweep::run::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
+use crate::experiments::sweep::run::{LayoutSimulation, MatrixArgs, RunArgs, cell};
 use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
 use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 
@@ -60,16 +59,6 @@ struct LayoutPlan<'a> {
     cells: Vec<PlannedCell>,
 }
 
-/// The output of `--format json`.
-#[derive(Serialize)]
-struct JsonOutput<'a> {
-    table1: &'a [tables::AccuracyRow],
-    table2: &'a [tables::AccuracyRow],
-    figure2: &'a figures_and_page::Figure2,
-    figure3: &'a figures_and_page::Figure3,
-    grid: &'a [Row],
-}
-
 /// Runs the unfinished cells, and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
@@ -99,7 +88,7 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     }
     eprintln!("tables 1 and 2");
     let tables = Tables::of(&settings, &layouts, table_seeds)?;
-    print(&args, &settings, &plans, &store, &tables)
+    print(&settings, &plans, &store, &tables)
 }
 
 fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> anyhow::Result<Vec<LayoutPlan<'a>>> {
@@ -198,7 +187,6 @@ fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String 
 }
 
 fn print(
-    args: &PaperArgs,
     settings: &Settings,
     plans: &[LayoutPlan<'_>],
     store: &CellStore<LabResult>,
@@ -232,12 +220,6 @@ fn print(
         std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
     std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
-    if args.run.format == Format::Json {
-        let Tables { table1, table2 } = tables;
-        let printed = JsonOutput { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
-        println!("{}", serde_json::to_string(&printed).context("write the experiments as JSON")?);
-        return Ok(());
-    }
     println!("{}\n{}", tables.lines(), figures_and_page::figure_lines(&figure2, &figure3));
     lines.iter().for_each(|line| println!("{line}"));
     let names: Vec<String> = settings.strategies.iter().map(Strategy::to_string).collect();
@@ -252,42 +234,13 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::experiments::paper::lab_cells::tests::finished;
-
-    #[test]
-    fn the_json_has_the_expected_keys() {
-        let cells = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 136.1, Some("late"))];
-        let rows: Vec<Row> = cells.iter().map(FinishedCell::row).collect();
-        let (figure2, figure3) = (figure2(&cells), figure3(&cells, cells[0].cell.point));
-        let printed = JsonOutput { table1: &[], table2: &[], figure2: &figure2, figure3: &figure3, grid: &rows };
-        let json: serde_json::Value = serde_json::to_value(&printed).unwrap();
-        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["figure2", "figure3", "grid", "table1", "table2"]);
-        assert_eq!(json["figure2"]["paper"]["random"]["mb_per_min"], 100.0);
-        assert_eq!(json["figure2"]["paper"]["random"]["makespan_s"], 60.0);
-        let names: Vec<&String> = json["grid"][1].as_object().unwrap().keys().collect();
-        let wanted = [
-            "access_mbit",
-            "layout",
-            "loss",
-            "makespan_s",
-            "mb_per_min",
-            "page_kb",
-            "per_site_rps",
-            "seed",
-            "strategy",
-            "void",
-        ];
-        assert_eq!(names, wanted);
-        assert_eq!(json["grid"][1]["void"], true);
-    }
 
     #[tokio::test]
     async fn a_missing_layout_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let args = PaperArgs {
             matrices: MatrixArgs { data: PathBuf::from("/nowhere") },
-            run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false, format: Format::Table },
+            run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false },
             quick: true,
             tables: false,
             layout: Some("planetlab".to_owned()),

@@ -19,21 +19,16 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use crate::evidence::figures::text_table;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    #[serde(flatten)]
     pub cell: Cell,
     /// Megabytes per minute until the fraction `growth_share` of all bytes has arrived.
     pub mb_per_min: f64,
     pub makespan_s: f64,
     /// The coefficient of variation of the busy times of agents; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_variation: Option<f64>,
     /// Whether the run of the cell is void.
     pub void: bool,
-    /// The source of the result; `None` means the lab.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
 }
 
 /// The medians of a strategy over all seeds, in one cell.
@@ -261,7 +256,7 @@ pub(super) mod tests {
     pub(in crate::experiments::sweep) fn row(strategy: &str, seed: u64, mb_per_min: f64, void: bool) -> Row {
         let point = Settings::committed().unwrap().base;
         let cell = Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed };
-        Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, busy_variation: None, void, source: None }
+        Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, busy_variation: None, void }
     }
 
     /// One cell with two strategies. The last row of each strategy is void.
@@ -284,17 +279,6 @@ pub(super) mod tests {
         assert_eq!(groups[0].growth_ratio("gnp-top1"), None);
         let printed = table(&groups, &["random", "gnp-top1", "gnp-top3"].map(str::to_owned));
         assert!(printed.contains("300.0 (2.00)") && printed.contains("void"), "{printed}");
-    }
-
-    #[test]
-    fn a_row_has_the_expected_json() {
-        let mut row = row("random", 1, 200.0, false);
-        let expected = r#"{"layout":"paper","loss":1.0,"page_kb":20,"per_site_rps":null,"access_mbit":20.0,"strategy":"random","seed":1,"mb_per_min":200.0,"makespan_s":5.0,"void":false}"#;
-        assert_eq!(serde_json::to_string(&row).unwrap(), expected);
-        row.source = Some("sweep".to_owned());
-        let text = serde_json::to_string(&row).unwrap();
-        assert!(text.ends_with(r#""void":false,"source":"sweep"}"#), "{text}");
-        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
     }
 
     fn cell(seed: u64) -> Cell {

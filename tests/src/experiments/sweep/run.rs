@@ -27,14 +27,6 @@ use crate::world::site_pages::{SiteRequest, SiteWeb};
 
 /// The folder with matrices of measured round trips, which is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// Tables.
-    #[default]
-    Table,
-    /// One JSON object.
-    Json,
-}
 
 /// The folder with matrices.
 #[derive(Debug, Clone, Args)]
@@ -54,9 +46,6 @@ pub struct RunArgs {
     /// Delete the finished cells, and run all cells again
     #[arg(long)]
     pub fresh: bool,
-    /// The output format
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
 }
 
 impl RunArgs {
@@ -213,7 +202,7 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     })?;
     let store = store.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rows = rows(&layouts, &points, &strategies, seeds, &store);
-    print(&rows, &strategies, args.run.format)?;
+    print(&rows, &strategies);
     let preempted: usize = rows.iter().filter_map(|row| store.find(&row.cell)).map(|result| result.preempted).sum();
     eprintln!("{preempted} crawls were preempted and continued by other agents");
     eprintln!("{} cells in {:.1} s; stored in {}", rows.len(), began.elapsed().as_secs_f64(), store.file().display());
@@ -312,10 +301,9 @@ fn rows(
                 for &seed in seeds {
                     let cell = cell(layout, point, &method.name(), seed);
                     let Some(result) = store.find(&cell) else { continue };
-                    let source = Some("sweep".to_owned());
                     let SimulatedResult { mb_per_min, makespan_s, busy_variation, .. } = *result;
                     let busy_variation = Some(busy_variation);
-                    rows.push(Row { cell, mb_per_min, makespan_s, busy_variation, void: false, source });
+                    rows.push(Row { cell, mb_per_min, makespan_s, busy_variation, void: false });
                 }
             }
         }
@@ -323,14 +311,9 @@ fn rows(
     rows
 }
 
-fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Result<()> {
-    if format == Format::Json {
-        println!("{}", serde_json::to_string(&serde_json::json!({ "grid": rows })).context("write the grid as JSON")?);
-        return Ok(());
-    }
+fn print(rows: &[Row], strategies: &[Strategy]) {
     let groups = results::groups(rows);
     let names: Vec<String> = methods(strategies).into_iter().map(Method::name).collect();
     println!("Medians over seeds; in brackets the ratio to random's.\n{}", results::table(&groups, &names));
     targets::verdict(&groups, LEAST_SHARE_SIMULATED).iter().for_each(|line| println!("{line}"));
-    Ok(())
 }
