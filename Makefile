@@ -81,7 +81,6 @@ paper: setup ## Repeat the paper's experiments, and print how long that takes; A
 bench: ## Measure every figure with a target, and print both; ARGS="--only NAME" for one section
 	@# Benchmarks use the build profile of deployments (docs/operate/install.md).
 	$(OFFLINE) cargo build --profile dist --workspace
-	$(TARGET)/dist/lab trials
 	$(TARGET)/dist/lab demo --strict
 	$(TARGET)/dist/lab bench $(ARGS)
 

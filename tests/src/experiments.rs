@@ -1,6 +1,7 @@
 //! Benchmarks, and experiments that reproduce the paper's figures. The demo needs none of them.
 
 pub mod bench;
-pub mod estimator_trials;
+#[cfg(test)]
+mod estimator_accuracy;
 pub mod paper;
 pub mod sweep;

@@ -18,7 +18,6 @@ use {
     landfall_lab::experiments::bench::crawl::{MeasuredArgs, print_cost},
     landfall_lab::experiments::bench::crowd::{CrowdArgs, crowd},
     landfall_lab::experiments::bench::{BenchArgs, bench},
-    landfall_lab::experiments::estimator_trials::{TrialsArgs, estimator_trials},
     landfall_lab::experiments::paper::{PaperArgs, paper},
     landfall_lab::experiments::sweep::{SweepArgs, sweep},
 };
@@ -51,8 +50,6 @@ enum Experiment {
     Chaos(ChaosArgs),
     /// Judge a recorded run again
     Judge(JudgeArgs),
-    /// Compare the weighted mean with other estimators of distance
-    Trials(TrialsArgs),
     /// Run the benchmarks, and print each figure with its target
     Bench(BenchArgs),
     /// Repeat the paper's experiments with real agents, and print and plot the results beside the
@@ -84,7 +81,6 @@ impl Experiment {
         match self {
             Self::Chaos(args) => chaos(args).await?,
             Self::Judge(args) => return rejudge(&args),
-            Self::Trials(args) => estimator_trials(args),
             Self::Bench(args) => bench(&args)?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,

@@ -16,8 +16,9 @@
 //! because two spikes seldom agree.
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
-//! of fixed-width sequential confidence intervals for the mean" (1965). `lab trials` computes how
-//! many requests the rule saves, and how much accuracy it costs.
+//! of fixed-width sequential confidence intervals for the mean" (1965). Tests in
+//! tests/src/experiments/estimator_accuracy.rs simulate how many samples the rule saves, and how
+//! much accuracy it costs.
 
 use std::time::Duration;
 
@@ -115,9 +116,9 @@ impl SampleSchedule {
 }
 
 /// The relative standard error at which to stop. This accuracy suffices because predictions on the
-/// map have a median error of 5 %, and the errors of several probers average out. In `lab trials`,
-/// halving this standard error took 80 % more samples, and did not change the share of results with
-/// an error within 5 %.
+/// map have a median error of 5 %, and the errors of several probers average out. In
+/// simulated trials, halving this standard error took 80 % more samples, and did not change the
+/// share of results with an error within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
 /// The absolute standard error at which to stop. Smaller differences do not matter when an agent is
 /// chosen, and timers in user space are not more exact.

@@ -1,59 +1,38 @@
-//! `lab trials`: simulates how closely several estimators recover a known distance, which is a
-//! host's round trip, and prints the results.
+//! Tests how closely several estimators recover a known distance, which is a host's round trip, and
+//! how many samples early stopping saves, in simulated trials.
 //!
 //! The trials are pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
 //! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
 //! additional 200 to 3,000 ms. The number of these spikes is random. So the trial is harder than
 //! one with a fixed number of spikes: sometimes half of the samples are spikes.
 
-use std::fmt;
 use std::time::Duration;
 
-use clap::Args;
 use landfall_agent::probe::sample_schedule::{self, is_stable};
 use landfall_agent::probe::weighted_mean::{literal, mean, median, weighted_mean};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 
-pub const SAMPLES: usize = 20;
+const SAMPLES: usize = 20;
 /// Maximum error of a good estimate, as a fraction of the distance.
-pub const TOLERANCE: f64 = 0.02;
+const TOLERANCE: f64 = 0.02;
 
 const JITTER: f64 = 0.02;
 const HIT: f64 = 0.2;
 
-/// Arguments of `lab trials`.
-#[derive(Debug, Clone, Copy, Args)]
-pub struct TrialsArgs {
-    /// The seed of the samples
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Number of trials
-    #[arg(long, default_value_t = 10_000)]
-    count: u32,
-}
-
-/// Runs both kinds of trials, and prints their results.
-pub fn estimator_trials(TrialsArgs { seed, count }: TrialsArgs) {
-    print!("{}", trials(seed, count));
-    println!("stopping once samples agree, in {count} trials");
-    stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
-}
-
 /// For each estimator, the share of trials, from 0 to 1, in which its error was within
 /// [`TOLERANCE`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrialTable {
-    pub trials: u32,
+struct TrialTable {
     /// The statistical weighted mean as Landfall computes it.
-    pub ours: f64,
-    pub literal: f64,
-    pub median: f64,
-    pub minimum: f64,
-    pub mean: f64,
+    ours: f64,
+    literal: f64,
+    median: f64,
+    minimum: f64,
+    mean: f64,
 }
 
-pub fn trials(seed: u64, n: u32) -> TrialTable {
+fn trials(seed: u64, n: u32) -> TrialTable {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut good = [0_u32; 5];
     for _ in 0..n {
@@ -72,30 +51,30 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
         }
     }
     let [ours, literal, median, minimum, mean] = good.map(|good| f64::from(good) / f64::from(n.max(1)));
-    TrialTable { trials: n, ours, literal, median, minimum, mean }
+    TrialTable { ours, literal, median, minimum, mean }
 }
 
 /// How early stopping affects the number of samples and the accuracy.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StoppingTrial {
-    pub most: usize,
+struct StoppingTrial {
+    most: usize,
     /// Whether each trial stopped as soon as its samples were stable.
-    pub early: bool,
-    pub samples: f64,
+    early: bool,
+    samples: f64,
     /// The share of trials with an error within [`TOLERANCE`], 0 to 1.
-    pub good: f64,
+    good: f64,
     /// The share of trials with an error above [`FAR_OFF`], 0 to 1.
-    pub far_off: f64,
+    far_off: f64,
 }
 
 /// An error above this fraction of the distance may lead to the choice of the wrong agent.
-pub const FAR_OFF: f64 = 0.2;
-/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), 10, and
-/// `SAMPLES`, as in the other trials.
-const MOST: [usize; 3] = [5, 10, SAMPLES];
+const FAR_OFF: f64 = 0.2;
+/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), and `SAMPLES`,
+/// as in the other trials.
+const MOST: [usize; 2] = [5, SAMPLES];
 
 /// Runs `n` trials with and `n` trials without the stopping rule, for each maximum in `MOST`.
-pub fn stopping_trials(seed: u64, n: u32) -> Vec<StoppingTrial> {
+fn stopping_trials(seed: u64, n: u32) -> Vec<StoppingTrial> {
     let run = |most, early| stopping_trial(seed, n, most, early);
     MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
 }
@@ -119,26 +98,12 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
 
 /// Draws `most` samples of a host `distance` seconds away. If `early` is set, stops as soon as the
 /// samples are stable.
-pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
+fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, sample_schedule::FEWEST)) {
         samples.push(sample(rng, distance));
     }
     samples
-}
-
-impl fmt::Display for StoppingTrial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { most, early, samples, good, far_off } = self;
-        let rule = if *early { "early" } else { "never" };
-        let (near, far) = (TOLERANCE * 100.0, FAR_OFF * 100.0);
-        write!(
-            f,
-            "  at most {most:>2}, stopping {rule}: {samples:>5.2} samples, {:>6.2} % within {near:.0} %, {:>5.2} % off by more than {far:.0} %",
-            good * 100.0,
-            far_off * 100.0
-        )
-    }
 }
 
 /// Draws a sample of a host `distance` seconds away.
@@ -150,44 +115,20 @@ fn sample(rng: &mut impl Rng, distance: f64) -> Duration {
     Duration::from_secs_f64((distance * (1.0 + JITTER * normal) + hit).max(0.0))
 }
 
-impl fmt::Display for TrialTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "within {:.0} % in {} trials of {SAMPLES} samples", TOLERANCE * 100.0, self.trials)?;
-        let rows = [
-            ("weighted mean", self.ours),
-            ("literal rule", self.literal),
-            ("median", self.median),
-            ("minimum", self.minimum),
-            ("plain mean", self.mean),
-        ];
-        for (name, share) in rows {
-            writeln!(f, "  {name:<14} {:>6.2} %", share * 100.0)?;
-        }
-        Ok(())
-    }
+#[test]
+fn the_weighted_mean_is_within_two_percent_in_99_of_100_trials() {
+    let table = trials(2, 10_000);
+    assert!(table.ours >= 0.99, "{table:?}");
+    assert!(table.ours > table.literal && table.ours > table.minimum && table.ours > table.mean, "{table:?}");
+    assert_eq!(table, trials(2, 10_000));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_weighted_mean_is_within_two_percent_in_99_of_100_trials() {
-        let table = trials(2, 10_000);
-        println!("{table}");
-        assert!(table.ours >= 0.99, "{table}");
-        assert!(table.ours > table.literal && table.ours > table.minimum && table.ours > table.mean, "{table}");
-        assert_eq!(table, trials(2, 10_000));
-    }
-
-    #[test]
-    fn stopping_early_takes_a_third_of_the_samples_and_seldom_misses_by_much() {
-        let stopped = stopping_trials(2, 4_000);
-        stopped.iter().for_each(|line| println!("{line}"));
-        let of = |most, early| *stopped.iter().find(|line| line.most == most && line.early == early).unwrap();
-        let (all, early, five) = (of(SAMPLES, false), of(SAMPLES, true), of(5, false));
-        assert!(early.samples <= all.samples / 3.0, "{early}");
-        assert!(early.good >= five.good + 0.05, "better than as many samples of everyone: {early}\n{five}");
-        assert!(early.far_off <= 0.005 && five.far_off >= 0.05, "{early}\n{five}");
-    }
+#[test]
+fn stopping_early_takes_a_third_of_the_samples_and_seldom_misses_by_much() {
+    let stopped = stopping_trials(2, 4_000);
+    let of = |most, early| *stopped.iter().find(|line| line.most == most && line.early == early).unwrap();
+    let (all, early, five) = (of(SAMPLES, false), of(SAMPLES, true), of(5, false));
+    assert!(early.samples <= all.samples / 3.0, "{early:?}");
+    assert!(early.good >= five.good + 0.05, "better than as many samples of everyone: {early:?}\n{five:?}");
+    assert!(early.far_off <= 0.005 && five.far_off >= 0.05, "{early:?}\n{five:?}");
 }
