@@ -1,12 +1,11 @@
 //! A timer with a finer resolution than tokio's millisecond, and a histogram of how late the
 //! emulated network wakes tasks and delivers packets.
 //!
-//! The timer consists of a thread, a heap, and a condition variable. The thread uses the kernel's
+//! The timer consists of a thread, a queue, and a condition variable. The thread uses the kernel's
 //! high-resolution timer to sleep until the earliest deadline, and then wakes the waiting tokio
 //! task. The tokio task records its lateness, which includes the time until tokio runs it.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,35 +30,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: BinaryHeap<Reverse<Wait>>,
+    /// The waiting tasks by deadline, and for equal deadlines by number.
+    waiting: BTreeMap<(Instant, u64), oneshot::Sender<()>>,
     sequence: u64,
     ended: bool,
 }
 
-#[derive(Debug)]
-struct Wait {
-    at: Instant,
-    sequence: u64,
-    wake: oneshot::Sender<()>,
-}
-
-impl PartialEq for Wait {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Wait {}
-
-impl PartialOrd for Wait {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Wait {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+impl Queue {
+    /// The earliest deadline.
+    fn next(&self) -> Option<Instant> {
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 }
 
@@ -101,8 +81,8 @@ impl Timer {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.sequence += 1;
         let sequence = queue.sequence;
-        let earliest = queue.waiting.peek().is_none_or(|first| at < first.0.at);
-        queue.waiting.push(Reverse(Wait { at, sequence, wake }));
+        let earliest = queue.next().is_none_or(|next| at < next);
+        queue.waiting.insert((at, sequence), wake);
         drop(queue);
         if earliest {
             self.shared.changed.notify_one();
@@ -119,13 +99,11 @@ fn serve(shared: &Shared) {
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     while !queue.ended {
         let now = Instant::now();
-        while queue.waiting.peek().is_some_and(|first| first.0.at <= now) {
-            if let Some(Reverse(due)) = queue.waiting.pop() {
-                // Sending fails if the waiting task was dropped, which does not matter.
-                let _ = due.wake.send(());
-            }
+        while let Some(due) = queue.waiting.first_entry().filter(|first| first.key().0 <= now) {
+            // Sending fails if the waiting task was dropped, which does not matter.
+            let _ = due.remove().send(());
         }
-        queue = match queue.waiting.peek().map(|first| first.0.at) {
+        queue = match queue.next() {
             Some(next) => {
                 let wait = next.saturating_duration_since(Instant::now());
                 shared.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0

@@ -12,8 +12,7 @@
 //! transmission time. If a link is busy, the packet waits. If the link's queue is full, the packet
 //! is lost. Packets of one path never overtake each other.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -229,39 +228,18 @@ pub(super) struct Switch {
     down: Vec<Instant>,
     /// The arrival time of the newest packet of each path, indexed by [`PacketPath::key`].
     last: Vec<Instant>,
-    in_transit: BinaryHeap<Reverse<QueuedPacket>>,
+    /// The packets by due time, and for equal due times in the order of their arrival.
+    in_transit: BTreeMap<(Instant, u64), QueuedPacket>,
     sequence: u64,
     rng: ChaCha8Rng,
 }
 
 #[derive(Debug)]
 struct QueuedPacket {
-    due: Instant,
-    sequence: u64,
     path: PacketPath,
     /// Whether the packet has already passed the receiver's access link.
     admitted: bool,
     packet: Vec<u8>,
-}
-
-impl PartialEq for QueuedPacket {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for QueuedPacket {}
-
-impl PartialOrd for QueuedPacket {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for QueuedPacket {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.sequence).cmp(&(other.due, other.sequence))
-    }
 }
 
 /// A packet to deliver.
@@ -291,7 +269,7 @@ impl Switch {
             up: vec![now; agents],
             down: vec![now; agents],
             last: vec![now; paths.keys()],
-            in_transit: BinaryHeap::new(),
+            in_transit: BTreeMap::new(),
             sequence: 0,
             rng: ChaCha8Rng::seed_from_u64(scenario.seed),
             paths,
@@ -321,8 +299,8 @@ impl Switch {
 
     /// Removes and returns the next packet that is due.
     fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
-        while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
-            let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
+        while let Some(first) = self.in_transit.first_entry().filter(|first| first.key().0 <= now) {
+            let ((due, _), QueuedPacket { path, admitted, packet }) = first.remove_entry();
             if path.receiver.is_some_and(|agent| self.cuts.of(agent).is_some_and(CutDirection::loses_towards)) {
                 count(&self.traffic.cut);
                 continue;
@@ -341,12 +319,12 @@ impl Switch {
 
     /// The time when the next packet is due; `None` if no packet is in transit.
     fn next_due(&self) -> Option<Instant> {
-        self.in_transit.peek().map(|first| first.0.due)
+        self.in_transit.first_key_value().map(|((due, _), _)| *due)
     }
 
     fn hold(&mut self, due: Instant, path: PacketPath, admitted: bool, packet: Vec<u8>) {
         self.sequence += 1;
-        self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
+        self.in_transit.insert((due, self.sequence), QueuedPacket { path, admitted, packet });
     }
 
     /// Draws the random delay of a packet. Only packets to an agent are delayed at random, so a
