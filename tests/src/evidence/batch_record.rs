@@ -103,14 +103,6 @@ impl PlacementRow {
     }
 }
 
-/// Seconds from the batch's first grant to the end of its last lease. Fails if nothing was crawled.
-pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
-    let query = "
-        select extract(epoch from max(l.ended_at) - min(l.granted_at))::float8
-        from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1";
-    sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when the batch began and ended")
-}
-
 /// The crawl of a site. `granted_s` and `ended_s` are seconds since the batch's first grant.
 #[derive(Debug, Clone, FromRow)]
 pub struct TimedCrawl {

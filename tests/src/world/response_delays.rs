@@ -118,7 +118,7 @@ impl Connection {
     /// time is `first_byte`, unless the access link is busy.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
-        let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
+        let bytes_per_s = self.wan.state.scenario.agent_bytes_per_s;
         let path = Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
         let arrivals = self.draw(|rng| rounds(body, path, rng));
         let mut round = first_byte;
@@ -134,7 +134,7 @@ impl Connection {
     /// the link is free, the bytes pass immediately, because the round trip already includes their
     /// transmission time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
-        let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
+        let bytes_per_s = self.wan.state.scenario.agent_bytes_per_s;
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
         let mut taken = self.wan.state.links[agent].lock().unwrap_or_else(PoisonError::into_inner);
         let begins = from.max(*taken);

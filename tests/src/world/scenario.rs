@@ -29,12 +29,8 @@ pub struct Scenario {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link in bytes per second. The rate is multiplied by the agent's
-    /// entry in `shapes`.
+    /// Rate of each agent's access link in bytes per second.
     pub agent_bytes_per_s: f64,
-    /// Multipliers of `agent_bytes_per_s`, by agent index. Agents beyond the end of the list have
-    /// the multiplier 1.
-    pub shapes: Vec<f64>,
     pub web: WebRules,
 }
 
@@ -81,14 +77,7 @@ impl Scenario {
         self.paths = order.iter().map(|&agent| self.paths[agent].clone()).collect();
         let row = |from: usize| order.iter().map(|&to| self.mesh[from][to]).collect();
         self.mesh = order.iter().map(|&from| row(from)).collect();
-        if !self.shapes.is_empty() {
-            self.shapes = order.iter().map(|&agent| self.shapes.get(agent).copied().unwrap_or(1.0)).collect();
-        }
         Ok(self)
-    }
-
-    pub fn bytes_per_s(&self, agent: usize) -> f64 {
-        self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
 
     pub fn machines(&self) -> usize {
@@ -266,7 +255,6 @@ impl Layout {
             sites,
             jitter_ms: self.path.jitter_ms,
             agent_bytes_per_s: self.path.agent_mbit_per_s * 1e6 / 8.0,
-            shapes: Vec::new(),
             web: self.web.clone(),
         })
     }

@@ -158,7 +158,7 @@ impl CrawlerPaths {
         [
             Crawler { name: OURS, call: Ok(Self::ours) },
             Crawler { name: SPIDER, call: beside(&self.spider).map(|()| Self::spider as _) },
-            Crawler { name: OURS_WARC, call: self.writes_warc().map(|()| Self::ours_with_warc as _) },
+            Crawler { name: OURS_WARC, call: Ok(Self::ours_with_warc) },
             Crawler { name: WGET2, call: wget2.map(|()| Self::wget2 as _) },
             Crawler { name: SCRAPY, call: beside(&self.python).map(|()| Self::scrapy as _) },
         ]
@@ -181,12 +181,6 @@ impl CrawlerPaths {
         let mut command = self.ours(url);
         command.extend(["--warc", "warc"].map(str::to_owned));
         command
-    }
-
-    fn writes_warc(&self) -> Result<(), String> {
-        let help = std::process::Command::new(&self.agent).args(["crawl", "--help"]).output();
-        let knows = help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--warc"));
-        knows.then_some(()).ok_or_else(|| "this agent writes no WARC yet".to_owned())
     }
 
     fn spider(&self, url: &str) -> Vec<String> {

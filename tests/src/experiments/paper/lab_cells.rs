@@ -214,7 +214,7 @@ impl<'a> SurveyedCluster<'a> {
             crawled.len(),
             self.settings.sites
         );
-        let makespan_s = batch_record::span(&cluster.pool, BATCH).await?;
+        let makespan_s = crawled.iter().map(|crawl| crawl.ended_s).fold(0.0, f64::max);
         let world = &cluster.world;
         let void = not_whole(&crawled).or_else(|| world.too_late()).or_else(|| too_busy(idle));
         let machine = MachineFigures { idle, ..machine(world, &crawled, first, makespan_s) };

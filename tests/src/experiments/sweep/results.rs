@@ -168,25 +168,21 @@ impl Method {
 }
 
 #[derive(Debug)]
-pub struct CellStore<T, C = Cell> {
+pub struct CellStore<T> {
     file: PathBuf,
     out: File,
     key: String,
-    cells: Vec<(C, T)>,
+    cells: Vec<(Cell, T)>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line<C, T> {
+struct Line<T> {
     key: String,
-    cell: C,
+    cell: Cell,
     result: T,
 }
 
-impl<T, C> CellStore<T, C>
-where
-    T: Clone + Serialize + DeserializeOwned,
-    C: PartialEq + Serialize + DeserializeOwned,
-{
+impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
     /// Opens or creates a file, and reads the cells whose lines have the key `key`.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
@@ -198,7 +194,7 @@ where
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
         // Truncated lines, and lines of an older format, are skipped.
-        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<C, T>>(line).ok());
+        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
         let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
             .create(true)
@@ -216,11 +212,11 @@ where
     }
 
     /// The result of a cell; `None` if the cell is not finished.
-    pub fn find(&self, cell: &C) -> Option<&T> {
+    pub fn find(&self, cell: &Cell) -> Option<&T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
     }
 
-    pub fn add(&mut self, cell: C, result: T) -> anyhow::Result<()> {
+    pub fn add(&mut self, cell: Cell, result: T) -> anyhow::Result<()> {
         let line = Line { key: self.key.clone(), cell, result };
         let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;
         text.push('\n');

@@ -21,7 +21,6 @@ use super::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use super::survey::{LayoutMeasurements, Survey};
 use super::targets::{self, LEAST_SHARE_SIMULATED};
 use super::{list_scheduler, simulated_crawls};
-use crate::evidence::figures::float;
 use crate::world::scenario::Scenario;
 use crate::world::site_pages::{SiteRequest, SiteWeb};
 
@@ -51,11 +50,12 @@ pub struct RunArgs {
 impl RunArgs {
     /// Opens the file of cells that were finished with the same settings, programs and lab binary.
     /// `folder` contains the default file.
-    pub fn open<T, C>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T, C>>
-    where
-        T: Clone + Serialize + DeserializeOwned,
-        C: PartialEq + Serialize + DeserializeOwned,
-    {
+    pub fn open<T: Clone + Serialize + DeserializeOwned>(
+        &self,
+        folder: &str,
+        settings: &str,
+        programs: &[&Path],
+    ) -> anyhow::Result<CellStore<T>> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let file = self.resume.clone().map_or_else(|| results::default_file(folder, "cells.jsonl"), Ok)?;
         if self.fresh && file.exists() {
@@ -87,7 +87,6 @@ pub struct SweepArgs {
 struct SimulatedResult {
     mb_per_min: f64,
     makespan_s: f64,
-    requests_per_s: f64,
     /// The coefficient of variation of the busy times of agents.
     busy_variation: f64,
     preempted: usize,
@@ -267,20 +266,13 @@ fn simulate_cell(
             let schedule = simulation
                 .with_batch(point, Strategy::EarliestFinish, 0, |batch| Ok(list_scheduler::list_schedule(&batch)))?;
             let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), variation(&schedule.busy));
-            return Ok(SimulatedResult {
-                mb_per_min: 0.0,
-                makespan_s,
-                requests_per_s: 0.0,
-                busy_variation,
-                preempted: 0,
-            });
+            return Ok(SimulatedResult { mb_per_min: 0.0, makespan_s, busy_variation, preempted: 0 });
         }
     };
     let makespan_s = result.makespan.as_secs_f64();
     let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
-    let requests_per_s = float(result.requests) / makespan_s;
     let (busy_variation, preempted) = (variation(&result.busy), result.preempted);
-    Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
+    Ok(SimulatedResult { mb_per_min, makespan_s, busy_variation, preempted })
 }
 
 pub fn cell(layout: &LayoutData, point: Point, strategy: &str, seed: u64) -> Cell {

@@ -201,7 +201,7 @@ fn pass(
     (free, rng): (&mut Duration, &mut ChaCha8Rng),
 ) -> Duration {
     let link = scenario.paths[agent][site];
-    let bytes_per_s = scenario.bytes_per_s(agent);
+    let bytes_per_s = scenario.agent_bytes_per_s;
     let path = response_delays::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
     let (mut round, mut last) = (first_byte, first_byte);
     for bytes in response_delays::rounds(bytes, path, rng) {
@@ -359,7 +359,6 @@ pub(super) mod tests {
             paths: rtt_ms.iter().map(|&rtt_ms| vec![Link { rtt_ms, loss }; sites]).collect(),
             jitter_ms: 0.0,
             agent_bytes_per_s: 2e6,
-            shapes: Vec::new(),
             web: WebRules::default(),
         }
     }
