@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, FromRow, PgConnection};
+use sqlx::{Connection, PgConnection};
 
 use super::inject::InjectedFault;
 use super::proxy::StreamProxy;
-use crate::chaos::judge::record_format::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
+use crate::chaos::judge::record_format::{Event, FaultRecord, History, Notice, Request};
 use crate::cluster::Cluster;
 
 /// Time limit of a read, because a fault may have stopped the database.
@@ -33,32 +33,6 @@ pub struct Recorder {
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
-}
-
-#[derive(FromRow)]
-struct EventRow {
-    id: i64,
-    xact: i64,
-    at: DateTime<Utc>,
-    noun: String,
-    what: String,
-    task_id: Option<i64>,
-    token: Option<i64>,
-    agent_id: Option<i64>,
-    session_id: Option<i64>,
-    incarnation: Option<i64>,
-    term: Option<String>,
-    cause: Option<String>,
-}
-
-#[derive(FromRow)]
-struct TaskRow {
-    id: i64,
-    site: String,
-    state: String,
-    reason: String,
-    token: i64,
-    outcome_token: Option<i64>,
 }
 
 impl Recorder {
@@ -133,49 +107,25 @@ impl Recorder {
         let mut tx = conn.begin().await.context("begin to read")?;
         sqlx::query("set transaction isolation level repeatable read, read only").execute(&mut *tx).await?;
         let (events, next) = self.new_events(&mut tx).await?;
-        let tasks: Vec<TaskRow> = sqlx::query_as(TASKS).fetch_all(&mut *tx).await.context("read the tasks")?;
+        let tasks = sqlx::query_as(TASKS).fetch_all(&mut *tx).await.context("read the tasks")?;
+        let outcomes = sqlx::query_as(OUTCOMES).fetch_all(&mut *tx).await.context("read the outcomes")?;
         tx.commit().await.context("end reading")?;
         self.read_below = next;
-        for row in events {
-            if self.seen.insert(row.id) {
-                let event = self.event(row);
-                self.history.events.push(event);
-            }
-        }
-        self.history.outcomes =
-            tasks.iter().filter_map(|row| row.outcome_token.map(|token| Outcome { task: row.id, token })).collect();
-        let task =
-            |row: TaskRow| Task { id: row.id, site: row.site, state: row.state, reason: row.reason, token: row.token };
-        self.history.tasks = tasks.into_iter().map(task).collect();
+        self.history.events.extend(events.into_iter().filter(|event| self.seen.insert(event.id)));
+        (self.history.tasks, self.history.outcomes) = (tasks, outcomes);
         Ok(())
     }
 
     /// The events since the previous read, and the transaction id from which the next read must
     /// start.
-    async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
+    async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<Event>, String)> {
         let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
             .fetch_one(&mut *tx)
             .await
             .context("ask for the oldest transaction")?;
-        let events = sqlx::query_as(EVENTS).bind(&self.read_below).fetch_all(tx).await.context("read the log")?;
+        let events = sqlx::query_as(EVENTS).bind(&self.read_below).bind(self.start_db).fetch_all(tx);
+        let events = events.await.context("read the log")?;
         Ok((events, next))
-    }
-
-    fn event(&self, row: EventRow) -> Event {
-        Event {
-            id: row.id,
-            xact: row.xact,
-            at_us: (row.at - self.start_db).num_microseconds().unwrap_or(i64::MAX),
-            noun: row.noun,
-            what: row.what,
-            task: row.task_id,
-            token: row.token,
-            agent: row.agent_id,
-            session: row.session_id,
-            incarnation: row.incarnation,
-            term: row.term,
-            cause: row.cause,
-        }
     }
 
     /// Completes the record with the faults, and with the times at which the faults and the run
@@ -198,13 +148,15 @@ impl Recorder {
 }
 
 const EVENTS: &str = "
-    select id, xact::text::bigint as xact, at, noun, what, task_id, token, agent_id, session_id, incarnation, term, cause
+    select id, xact::text::bigint as xact, (extract(epoch from at - $2) * 1000000)::bigint as at_us, noun, what,
+           task_id as task, token, agent_id as agent, session_id as session, incarnation, term, cause
     from events where xact >= $1::text::xid8 order by id";
 
 const TASKS: &str = "
-    select t.id, s.name as site, t.state::text as state, coalesce(t.reason, '') as reason, t.token,
-           o.token as outcome_token
-    from tasks t join sites s on s.id = t.site_id left join outcomes o on o.task_id = t.id";
+    select t.id, s.name as site, t.state::text as state, coalesce(t.reason, '') as reason, t.token
+    from tasks t join sites s on s.id = t.site_id";
+
+const OUTCOMES: &str = "select task_id as task, token from outcomes";
 
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
