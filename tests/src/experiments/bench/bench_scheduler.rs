@@ -1,26 +1,32 @@
-//! Starts a scheduler for benchmarks, with a database and enrolled agents of its own, and creates
-//! the open tasks that are assigned to the agents.
+//! Starts a scheduler for benchmarks, with a database and enrolled agents of its own, creates the
+//! open tasks that are assigned to the agents, and prints reports on crawled tasks.
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::app::token_and_client_file::ClientFile;
 use landfall_scheduler::store;
 use landfall_scheduler::store::agents::issued_tokens;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
+use nix::unistd::Pid;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
+use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
 use crate::cluster::Binaries;
 use crate::cluster::postgres::{SharedPostgres, accessible_folder};
 use crate::cluster::process::{Process, until};
+use crate::machine::resident_memory;
 
 /// Time limit for the start and for the end of a scheduler.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
 /// heartbeats.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
+/// Number of bytes of a report after which the memory is read again.
+const MEMORY_EVERY: usize = 4 << 20;
 
 /// The database, the agents' credentials and the folder of a scheduler.
 pub(super) struct BenchScheduler {
@@ -86,6 +92,40 @@ impl BenchScheduler {
         Ok(client(&self.directory.path().join("scheduler"))?.token)
     }
 
+    /// Prints a report on the sites of a batch into a pipe, with the real command.
+    pub(super) async fn report(&self, scheduler: &Process, batch: &str, format: &str) -> anyhow::Result<PrintedReport> {
+        let mut command = Command::new(Binaries::find()?.landfall);
+        command.arg("--data-dir").arg(self.data_dir());
+        command.args(["report", "assignments", "--batch", batch, "-o", format]);
+        let began = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().context("run landfall")?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw).context("the command's pid")?;
+        let mut out = child.stdout.take().context("its output")?;
+        let mut piece = vec![0; 1 << 18];
+        let mut report = PrintedReport { scheduler: scheduler.resident_memory()?, ..PrintedReport::default() };
+        let mut unseen = 0;
+        loop {
+            let read = out.read(&mut piece).await.context("read the report")?;
+            if read == 0 {
+                break;
+            }
+            if report.bytes == 0 {
+                report.first_byte_s = began.elapsed().as_secs_f64();
+            }
+            report.bytes += read;
+            report.lines += piece.iter().take(read).filter(|byte| **byte == b'\n').count();
+            unseen += read;
+            if unseen >= MEMORY_EVERY {
+                unseen = 0;
+                report.client = report.client.max(resident_memory(pid).unwrap_or(0) as f64);
+                report.scheduler = report.scheduler.max(scheduler.resident_memory()?);
+            }
+        }
+        ensure!(child.wait().await.context("wait for landfall")?.success(), "landfall report failed");
+        report.all_s = began.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
     pub(super) const fn postgres(&mut self) -> &mut SharedPostgres {
         &mut self.postgres
     }
@@ -94,6 +134,19 @@ impl BenchScheduler {
         self.pool.close().await;
         self.postgres.stop().await
     }
+}
+
+/// A report that was read to its end.
+#[derive(Debug, Default)]
+pub(super) struct PrintedReport {
+    /// Seconds until the first byte, and until the command ended.
+    pub(super) first_byte_s: f64,
+    pub(super) all_s: f64,
+    pub(super) bytes: usize,
+    pub(super) lines: usize,
+    /// The maximum memory of the command and of the scheduler, in bytes.
+    pub(super) client: f64,
+    pub(super) scheduler: f64,
 }
 
 /// A request with an operator's token.
@@ -159,6 +212,26 @@ pub(super) async fn seed_assigned(pool: &PgPool, count: u64) -> anyhow::Result<(
     );
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(AssertSqlSafe(text)).await.context("make open tasks")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
+/// Creates eight measurements and an outcome for every assigned task. The rows are written in bulk
+/// without triggers, because writing them is not measured.
+pub(super) async fn seed_crawled(pool: &PgPool) -> anyhow::Result<()> {
+    let text = "set session_replication_role = replica;
+        insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, requests)
+        select t.site_id, a.id, 5000, 10, 0, 12
+        from assignments s join tasks t on t.id = s.task_id cross join (select id from agents order by id limit 8) a;
+        update tasks t set state = 'done', token = 1, agent_id = null, assignment_id = a.id
+        from assignments a where a.task_id = t.id;
+        insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us)
+        select task_id, 1, agent_id, 'complete', 3, 30000, 0, now(), 1500, 5000 from assignments;
+        update batch_totals set done = assigned, assigned = 0;
+        set session_replication_role = origin;";
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute("set statement_timeout = 0").await.context("take time")?;
+    conn.execute(text).await.context("crawl the sites")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     Ok(())
 }

@@ -4,21 +4,17 @@
 //! Sites are submitted through gRPC, as `landfall sites submit` does. Reports are printed by the
 //! real command into a pipe.
 
-use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
 use sqlx::{Executor as _, PgPool};
-use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
 use tonic::transport::Channel;
 use v1::submit_request::Part;
 
-use super::bench_scheduler::{BenchScheduler, authorized};
+use super::bench_scheduler::{self, BenchScheduler, authorized};
 use super::line::{Line, median};
-use crate::cluster::Binaries;
 use crate::machine::load_average;
 
 /// Number of sites in a measured submission.
@@ -28,6 +24,8 @@ const SITES: usize = 100_000;
 const SMALL: (usize, usize) = (12, 21);
 /// Number of large batches that are submitted before a measured submission.
 const LARGE: usize = 10;
+/// The batch that reports list.
+const REPORTED: &str = "after-0";
 const RUNS: usize = 3;
 const MOST_SECONDS: f64 = 3.0;
 const MOST_RATIO: f64 = 1.3;
@@ -59,14 +57,16 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most("after ten batches of 100,000, s", large, MOST_SECONDS));
     lines.push(Line::at_most("after small batches / the first", small / fresh, MOST_RATIO));
     lines.push(Line::at_most("after large batches / the first", large / fresh, MOST_RATIO));
-    crawled(&setup.bench.pool).await?;
+    assign(&setup.bench.pool).await?;
+    bench_scheduler::seed_crawled(&setup.bench.pool).await?;
     let before = setup.process.resident_memory()?;
     for format in ["table", "csv", "json"] {
         let (mut first, mut all) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
-            let (began, ended) = setup.report(format).await?;
-            first.push(began);
-            all.push(ended);
+            let printed = setup.bench.report(&setup.process, REPORTED, format).await?;
+            ensure!(printed.bytes > SITES * 20, "a report of {} bytes", printed.bytes);
+            first.push(printed.first_byte_s);
+            all.push(printed.all_s);
         }
         let what = format!("report assignments of 100,000 as {format}");
         lines.push(Line::at_most(format!("{what}, first byte, s"), median(first), MOST_TO_FIRST_BYTE));
@@ -120,29 +120,6 @@ impl SubmitSetup {
         self.submit("small-last", sites).await?;
         Ok(())
     }
-
-    /// Prints a report into a pipe. Returns the times in seconds until the first and until the last
-    /// byte.
-    async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
-        let mut command = Command::new(Binaries::find()?.landfall);
-        command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));
-        command.args(["report", "assignments", "--batch", "after-0", "-o", format]);
-        let began = Instant::now();
-        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().context("run landfall")?;
-        let mut out = child.stdout.take().context("its output")?;
-        let mut piece = vec![0; 1 << 16];
-        let mut bytes = out.read(&mut piece).await.context("read the report")?;
-        let first = began.elapsed().as_secs_f64();
-        loop {
-            match out.read(&mut piece).await.context("read the report")? {
-                0 => break,
-                read => bytes += read,
-            }
-        }
-        ensure!(child.wait().await.context("wait for landfall")?.success(), "landfall report failed");
-        ensure!(bytes > SITES * 20, "a report of {bytes} bytes");
-        Ok((first, began.elapsed().as_secs_f64()))
-    }
 }
 
 /// Submits `count` new sites as a batch.
@@ -166,26 +143,19 @@ pub(super) async fn submit(
     Ok(())
 }
 
-/// Creates nine measurements, an assignment and an outcome for every site of the reported batch.
-/// The rows are written in bulk without triggers, because writing them is not measured.
-async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
+/// Enrols eight more agents, and assigns every site of the reported batch. The rows are written in
+/// bulk without triggers, because writing them is not measured.
+async fn assign(pool: &PgPool) -> anyhow::Result<()> {
     let text = "set session_replication_role = replica;
         insert into agents (name, city, carrier, credential_hash)
         select 'prober-' || n, 'Harbin', 'CERNET', n::text::bytea from generate_series(1, 8) n;
-        insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, requests)
-        select t.site_id, a.id, 5000, 10, 0, 12
-        from tasks t join batches b on b.id = t.batch_id cross join agents a where b.name = 'after-0';
         insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
         select t.id, a.ids[1], 'gnp-top3', 1, a.ids, array[1000, 2000, 3000], array[1000, 2000, 3000]
         from tasks t join batches b on b.id = t.batch_id cross join (select (array_agg(id))[1:3] as ids from agents) a
         where b.name = 'after-0';
-        update tasks t set state = 'done', token = 1, assignment_id = a.id from assignments a where a.task_id = t.id;
-        insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us)
-        select task_id, 1, agent_id, 'complete', 3, 30000, 0, now(), 1500, 5000 from assignments;
         set session_replication_role = origin;";
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute("set statement_timeout = 0").await.context("take time")?;
-    conn.execute(text).await.context("crawl a batch")?;
-    conn.execute("vacuum analyze").await.context("vacuum")?;
+    conn.execute(text).await.context("assign a batch")?;
     Ok(())
 }
