@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::response_delays::{Connection, Destination, Wan};
-use super::site_servers::{Body, delayed_body, listen};
+use super::site_servers::{Body, accept_all, delayed_body, listen};
 
 /// Possible ports of all beacons and proxies. There are several ports, because an agent outside the
 /// lab may use the first port on all addresses.
@@ -82,21 +82,10 @@ impl BeaconProxies {
     pub fn serve(self, wan: &Wan, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let port = self.port;
         for (agent, listener) in self.listeners.into_iter().enumerate() {
-            let (wan, streams, ended) = (wan.clone(), tasks.clone(), shutdown.clone());
-            tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, source)) => {
-                            let served = serve_connection(wan.clone(), agent, port, stream, source.ip());
-                            streams.spawn(ended.clone().run_until_cancelled_owned(served));
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, agent, "a beacon proxy could not accept a connection");
-                            tokio::time::sleep(Duration::from_millis(50)).await;
-                        }
-                    }
-                }
-            }));
+            let wan = wan.clone();
+            accept_all(listener, "a beacon proxy", tasks, shutdown, move |stream, source| {
+                serve_connection(wan.clone(), agent, port, stream, source)
+            });
         }
     }
 }
@@ -193,17 +182,14 @@ impl NameServer {
         let Self { udp, tcp } = self;
         let asked = Arc::clone(&hosts);
         tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move { serve_udp(&udp, &asked).await }));
-        let (streams, ended) = (tasks.clone(), shutdown.clone());
-        tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
-            while let Ok((stream, _)) = tcp.accept().await {
-                let hosts = Arc::clone(&hosts);
-                streams.spawn(ended.clone().run_until_cancelled_owned(async move {
-                    if let Err(error) = serve_tcp(stream, &hosts).await {
-                        tracing::debug!(error = format!("{error:#}"), "a name question over tcp failed");
-                    }
-                }));
+        accept_all(tcp, "the name server", tasks, shutdown, move |stream, _| {
+            let hosts = Arc::clone(&hosts);
+            async move {
+                if let Err(error) = serve_tcp(stream, &hosts).await {
+                    tracing::debug!(error = format!("{error:#}"), "a name question over tcp failed");
+                }
             }
-        }));
+        });
     }
 }
 

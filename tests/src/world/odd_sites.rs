@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::world::site_servers::listen;
+use crate::world::site_servers::{accept_all, listen};
 
 /// Time between two pieces of 256 bytes from an [`Oddity::TarPit`]. After ten seconds, agents abort
 /// a body that arrives at less than 1,024 bytes per second. At 2,560 bytes per second, agents abort
@@ -62,13 +63,11 @@ impl OddSite {
         let address = listener.local_addr()?;
         let (mended, pages, log) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
         let (site, ended) = (Arc::new(OddSiteState { oddity, mended, pages, log }), CancellationToken::new());
-        let (serving, until) = (Arc::clone(&site), ended.clone());
-        tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let site = Arc::clone(&serving);
-                tokio::spawn(until.clone().run_until_cancelled_owned(async move { site.serve(stream).await }));
-            }
-        }));
+        let serving = Arc::clone(&site);
+        accept_all(listener, "an odd site", &TaskTracker::new(), &ended, move |stream, _| {
+            let site = Arc::clone(&serving);
+            async move { site.serve(stream).await }
+        });
         Ok(Self { address, site, ended })
     }
 

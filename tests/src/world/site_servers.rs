@@ -31,6 +31,8 @@ use super::site_pages::{NO_PAGE, NO_ROBOTS, SiteWeb};
 /// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 const BACKLOG: u32 = 1024;
+/// Time between a failed attempt to accept a connection and the next attempt.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets cubic
 /// explicitly, because some hosts use bbr by default, which hardly reacts to loss.
 const CONGESTION_CONTROL: &str = "cubic";
@@ -97,6 +99,33 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Accepts connections until `shutdown` is cancelled, and serves each in its own task. `what` names
+/// the server in the log.
+pub(crate) fn accept_all<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    what: &'static str,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+    serve: impl Fn(TcpStream, IpAddr) -> F + Send + 'static,
+) {
+    let (streams, ended) = (tasks.clone(), shutdown.clone());
+    tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, source)) => {
+                    streams.spawn(ended.clone().run_until_cancelled_owned(serve(stream, source.ip())));
+                }
+                Err(error) => {
+                    // Probably no file descriptor is free, so wait until some connections have
+                    // ended.
+                    tracing::warn!(%error, ?listener, "{what} could not accept a connection");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }));
+}
+
 /// The bound listeners of all machines.
 #[derive(Debug)]
 pub struct SiteServers {
@@ -142,23 +171,9 @@ impl SiteServers {
         for (machine, listener) in self.listeners.into_iter().enumerate() {
             let sites: Arc<[usize]> = wan.scenario().sites_of(machine).collect();
             let server = SiteServer { sites, wan: wan.clone(), webs: Arc::clone(webs), log: log.clone() };
-            let (streams, ended) = (tasks.clone(), shutdown.clone());
-            tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, source)) => {
-                            let served = server.clone().connection(stream, source.ip());
-                            streams.spawn(ended.clone().run_until_cancelled_owned(served));
-                        }
-                        Err(error) => {
-                            // Probably no file descriptor is free, so wait until some connections
-                            // have ended.
-                            tracing::warn!(%error, machine, "a site could not accept a connection");
-                            tokio::time::sleep(Duration::from_millis(50)).await;
-                        }
-                    }
-                }
-            }));
+            accept_all(listener, "a site", tasks, shutdown, move |stream, source| {
+                server.clone().connection(stream, source)
+            });
         }
         log
     }

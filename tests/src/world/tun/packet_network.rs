@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,7 +21,7 @@ use super::paths_and_cuts::{LinkCuts, PathTable};
 use super::router::{Router, Switch, Traffic};
 use crate::world::addresses::Lane;
 use crate::world::scenario::Scenario;
-use crate::world::site_servers::listen;
+use crate::world::site_servers::{accept_all, listen};
 use crate::world::timer::Lateness;
 
 /// The port of every beacon. The port is always free, because only the beacon listens in an agent's
@@ -133,9 +133,6 @@ fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevi
 
 /// Time limit for a connection through the network. The time limit of agents is shorter.
 const CONNECT: Duration = Duration::from_secs(30);
-/// Delay after a failed accept. Probably no file descriptor is free; one may become free during the
-/// delay.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The next stage of a forwarded connection.
 #[derive(Debug, Clone)]
@@ -162,8 +159,14 @@ fn forward_to_schedulers(
     let (gate, local) = (SocketAddr::new(schedulers.into(), port), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
     let start = |namespace: &NetNamespace, address: SocketAddr, next: NextHop| -> anyhow::Result<()> {
         let listener = namespace.run(move || listen(address))?.with_context(|| format!("listen on {address}"))?;
-        let serve = serve(listener, next, tasks.clone(), shutdown.clone());
-        tasks.spawn(shutdown.clone().run_until_cancelled_owned(serve));
+        accept_all(listener, "the way to a scheduler", tasks, shutdown, move |stream, peer| {
+            let next = next.clone();
+            async move {
+                if let Err(error) = pass_on(stream, peer, &next).await {
+                    tracing::debug!(error = format!("{error:#}"), "a forwarded connection ended");
+                }
+            }
+        });
         Ok(())
     };
     start(core, gate, NextHop { from: NetNamespace::HOST, address: local, host: true })?;
@@ -171,25 +174,6 @@ fn forward_to_schedulers(
         start(agent, local, NextHop { from: agent.clone(), address: gate, host: false })?;
     }
     Ok(())
-}
-
-async fn serve(listener: TcpListener, next: NextHop, tasks: TaskTracker, shutdown: CancellationToken) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let next = next.clone();
-                tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
-                    if let Err(error) = pass_on(stream, peer.ip(), &next).await {
-                        tracing::debug!(error = format!("{error:#}"), "a forwarded connection ended");
-                    }
-                }));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection to a scheduler was not accepted");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
 }
 
 /// Passes bytes in both directions until one side closes its connection, and then closes the other
