@@ -10,7 +10,7 @@
 //! interval.
 
 pub(super) use pauses::{BREAKER, ResponseKind};
-pub(super) use request_interval::{Politeness, PolitenessState};
+pub(super) use request_interval::Politeness;
 
 pub use request_interval::RateState;
 

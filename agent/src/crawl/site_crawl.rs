@@ -19,7 +19,7 @@ use super::outcome::{
 use super::policy_and_budget::{Budget, Job, Ledger, Policy, Stopwatch};
 use super::politeness::robots_fetch::RulesError;
 use super::politeness::robots_rules::{RobotsCache, rules_of};
-use super::politeness::{Politeness, PolitenessState};
+use super::politeness::{Politeness, RateState};
 use super::walk::Walk;
 use crate::machine::clock;
 use crate::net::origin::Origin;
@@ -148,11 +148,11 @@ impl Crawl {
 
     async fn walk(&mut self, context: &RequestContext, state_writer: &mut StateWriter) -> WalkEnd {
         let mut politeness = self.politeness();
-        let politeness_state = self.politeness_state();
-        politeness.restore(politeness_state, Instant::now());
+        let rate_state = self.recorded_rate_state();
+        politeness.restore(rate_state, Instant::now());
         let hands_back = self.permits.come_from_scheduler();
-        if hands_back && is_long_enough_to_hand_back(politeness_state.pause) {
-            return WalkEnd::Paused(politeness_state.pause);
+        if hands_back && is_long_enough_to_hand_back(rate_state.pause) {
+            return WalkEnd::Paused(rate_state.pause);
         }
         let site_address = Arc::new(SiteAddress::new(context, self.permits.clone(), self.timeouts.connect));
         let site = match self.settle(context, &site_address, &mut politeness).await {
@@ -227,12 +227,13 @@ impl Crawl {
         politeness
     }
 
-    /// The politeness state that the crawl recorded before it was stopped.
-    fn politeness_state(&self) -> PolitenessState {
+    /// The rate state that the crawl recorded before it was stopped.
+    fn recorded_rate_state(&self) -> RateState {
         let totals = self.frontier.totals();
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let pause = Duration::from_millis(totals.paused_until_unix_ms).saturating_sub(now);
-        PolitenessState { turned_away: totals.turned_away, in_a_row: totals.failed_in_a_row, pause }
+        let (turned_away, failed_in_a_row) = (totals.turned_away, totals.failed_in_a_row);
+        RateState { turned_away, failed_in_a_row, pause, ..RateState::default() }
     }
 
     fn end(self, end: WalkEnd) -> CrawlEnd {

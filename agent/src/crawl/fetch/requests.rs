@@ -28,7 +28,7 @@ use super::content_encoding;
 use super::failure_cause::{CONNECTION, FetchError, MAX_HEADER_FIELDS};
 use super::response::{CrawlResponse, Timeouts};
 use super::site_address::{GuardedResolver, SiteAddress};
-use crate::crawl::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
+use crate::crawl::politeness::{Politeness, RateState, ResponseKind};
 use crate::machine::clock;
 use crate::metrics::METRICS;
 use crate::net::request_context::RequestContext;
@@ -164,11 +164,6 @@ impl Fetcher {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);
         }
-    }
-
-    /// The politeness state with which a resumed crawl continues.
-    pub(in crate::crawl) fn politeness_state(&self) -> PolitenessState {
-        self.politeness.state(Instant::now())
     }
 
     pub(in crate::crawl) const fn last_start(&self) -> Option<Instant> {

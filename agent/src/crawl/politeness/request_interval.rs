@@ -1,6 +1,5 @@
 //! Decides when the next request to a site may start, and whether the crawl must end, from all
-//! rules of politeness. Decides the minimum time between two requests, which grows while the
-//! scheduler is silent.
+//! rules of politeness. The first of them is the interval, the minimum time between two requests.
 //!
 //! The interval is the policy's `request_interval`, or the site's crawl-delay if that is longer.
 //! The interval grows if the first bytes of responses arrive late, or if the scheduler is
@@ -19,16 +18,7 @@ use tokio::time::Instant;
 use super::pauses::{CircuitBreaker, ErrorWindow, LONGEST_PAUSE, Pause, Refusals, ResponseKind, WINDOW_PAUSE};
 use crate::machine::clock::BootTime;
 
-/// The state that survives a restart: the numbers of refusals and errors, and the current pause.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::crawl) struct PolitenessState {
-    /// Number of times the site has refused a request (429, 503) since this count was last cleared.
-    pub(in crate::crawl) turned_away: u32,
-    pub(in crate::crawl) in_a_row: u32,
-    pub(in crate::crawl) pause: Duration,
-}
-
-/// The rate state of a crawl, for display.
+/// The rate state of a crawl. The numbers of refusals and errors and the pause survive a restart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateState {
     /// Minimum time between the starts of two requests.
@@ -45,7 +35,17 @@ pub struct RateState {
 
 #[derive(Debug)]
 pub(in crate::crawl) struct Politeness {
-    interval: RequestInterval,
+    /// The interval for a small site (`slow`) and the interval for a large site (`fast`).
+    slow: Duration,
+    fast: Duration,
+    /// Number of the site's pages, if known.
+    pages: Option<u64>,
+    crawl_delay: Duration,
+    /// The start of the newest request.
+    last_start: Option<Instant>,
+    scheduler_silent: bool,
+    /// The moving average of the time to first byte, in seconds.
+    mean_first_byte: f64,
     pause: Pause,
     refusals: Refusals,
     window: ErrorWindow,
@@ -55,8 +55,15 @@ pub(in crate::crawl) struct Politeness {
 impl Politeness {
     /// Makes requests start at least `interval` apart, whatever the site's size.
     pub(in crate::crawl) fn new(interval: Duration) -> Self {
+        let slow = interval.min(LONGEST_PAUSE);
         Self {
-            interval: RequestInterval::new(interval),
+            slow,
+            fast: slow,
+            pages: None,
+            crawl_delay: Duration::ZERO,
+            last_start: None,
+            scheduler_silent: false,
+            mean_first_byte: 0.0,
             pause: Pause::default(),
             refusals: Refusals::default(),
             window: ErrorWindow::default(),
@@ -67,41 +74,37 @@ impl Politeness {
     /// Sets the interval for large sites: `shortest`, or the interval for small sites if that is
     /// shorter.
     pub(in crate::crawl) fn down_to(mut self, shortest: Duration) -> Self {
-        self.interval.down_to(shortest);
+        self.fast = shortest.min(self.slow);
         self
     }
 
     /// Records that the site has at least this many pages.
     pub(in crate::crawl) fn learn_size(&mut self, pages: u64) {
-        self.interval.learn_size(pages);
+        self.pages = self.pages.max(Some(pages));
     }
 
     /// Sets whether the scheduler is disconnected.
     pub(in crate::crawl) const fn set_scheduler_silent(&mut self, scheduler_silent: bool) {
-        self.interval.scheduler_silent = scheduler_silent;
+        self.scheduler_silent = scheduler_silent;
     }
 
     /// Restores the state that the crawl had when it was stopped.
-    pub(in crate::crawl) fn restore(&mut self, state: PolitenessState, now: Instant) {
-        self.breaker.in_a_row = state.in_a_row;
+    pub(in crate::crawl) fn restore(&mut self, state: RateState, now: Instant) {
+        self.breaker.in_a_row = state.failed_in_a_row;
         self.refusals = Refusals::restored(state.turned_away, now);
         self.pause = Pause::restored(state.pause, now);
     }
 
-    /// The state to restore when the crawl resumes.
-    pub(in crate::crawl) fn state(&self, now: Instant) -> PolitenessState {
-        PolitenessState {
-            turned_away: self.refusals.count,
-            in_a_row: self.breaker.in_a_row,
-            pause: self.pause.remaining(now),
-        }
-    }
-
     pub(in crate::crawl) fn rate_state(&self, now: Instant) -> RateState {
-        let PolitenessState { turned_away, in_a_row: failed_in_a_row, pause } = self.state(now);
         let (recent_requests, recent_errors) = self.window.recent(now);
-        let interval = self.interval.current();
-        RateState { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
+        RateState {
+            interval: self.interval(),
+            pause: self.pause.remaining(now),
+            turned_away: self.refusals.count,
+            failed_in_a_row: self.breaker.in_a_row,
+            recent_requests,
+            recent_errors,
+        }
     }
 
     pub(in crate::crawl) fn is_paused(&self, now: Instant) -> bool {
@@ -110,12 +113,12 @@ impl Politeness {
 
     /// Honours a crawl-delay if it is longer than the interval.
     pub(in crate::crawl) fn slow_down(&mut self, crawl_delay: Duration) {
-        self.interval.slow_down(crawl_delay);
+        self.crawl_delay = self.crawl_delay.max(crawl_delay.min(MAX_CRAWL_DELAY));
     }
 
     /// The time at which the next request may start; not before `now`.
     pub(in crate::crawl) fn next_start(&self, now: Instant) -> Instant {
-        let paced = self.interval.next_start(now);
+        let paced = self.last_start.map_or(now, |last| now.max(last + self.interval()));
         self.pause.until.map_or(paced, |until| paced.max(until))
     }
 
@@ -126,11 +129,11 @@ impl Politeness {
     }
 
     pub(in crate::crawl) const fn last_start(&self) -> Option<Instant> {
-        self.interval.last_start
+        self.last_start
     }
 
     pub(in crate::crawl) const fn start(&mut self, now: Instant) {
-        self.interval.last_start = Some(now);
+        self.last_start = Some(now);
     }
 
     /// Records the result of a request, and its time to first byte.
@@ -142,7 +145,7 @@ impl Politeness {
         rng: &mut impl Rng,
     ) {
         if let Some(first_byte) = first_byte {
-            self.interval.record_first_byte(first_byte);
+            self.mean_first_byte += NEWEST * (first_byte.as_secs_f64() - self.mean_first_byte);
         }
         let badly = answered != ResponseKind::Good;
         self.breaker.record(badly);
@@ -166,6 +169,19 @@ impl Politeness {
         if self.window.take_too_many_errors(now) {
             self.pause.extend(now, WINDOW_PAUSE, rng);
         }
+    }
+
+    /// The minimum time between two requests.
+    fn interval(&self) -> Duration {
+        let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
+        let interval = if self.scheduler_silent { interval * SILENT_FACTOR } else { interval };
+        interval.max(self.trouble())
+    }
+
+    /// Minimum time between requests to a slow site; zero if the site is not slow.
+    fn trouble(&self) -> Duration {
+        let twice = Duration::try_from_secs_f64(2.0 * self.mean_first_byte).unwrap_or(LONGEST_PAUSE);
+        if twice >= 2 * SLOW { twice } else { Duration::ZERO }
     }
 }
 
@@ -195,76 +211,6 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let log = |pages: u64| f64::from(u32::try_from(pages).unwrap_or(u32::MAX)).ln();
     let share = (log(pages.clamp(SMALL, LARGE)) - log(SMALL)) / (log(LARGE) - log(SMALL));
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
-}
-
-#[derive(Debug)]
-struct RequestInterval {
-    /// The interval for a small site (`slow`) and the interval for a large site (`fast`).
-    slow: Duration,
-    fast: Duration,
-    /// Number of the site's pages, if known.
-    pages: Option<u64>,
-    crawl_delay: Duration,
-    /// The start of the newest request.
-    last_start: Option<Instant>,
-    scheduler_silent: bool,
-    /// The moving average of the time to first byte, in seconds.
-    first_byte: f64,
-}
-
-impl RequestInterval {
-    /// The interval of a site, whatever the site's size.
-    pub(super) fn new(interval: Duration) -> Self {
-        let slow = interval.min(LONGEST_PAUSE);
-        Self {
-            slow,
-            fast: slow,
-            pages: None,
-            crawl_delay: Duration::ZERO,
-            last_start: None,
-            scheduler_silent: false,
-            first_byte: 0.0,
-        }
-    }
-
-    /// Sets the interval for large sites: `shortest`, or the interval for small sites if that is
-    /// shorter.
-    fn down_to(&mut self, shortest: Duration) {
-        self.fast = shortest.min(self.slow);
-    }
-
-    /// Records that the site has at least this many pages.
-    fn learn_size(&mut self, pages: u64) {
-        self.pages = self.pages.max(Some(pages));
-    }
-
-    /// Honours a crawl-delay if it is longer than the interval.
-    fn slow_down(&mut self, crawl_delay: Duration) {
-        self.crawl_delay = self.crawl_delay.max(crawl_delay.min(MAX_CRAWL_DELAY));
-    }
-
-    fn record_first_byte(&mut self, first_byte: Duration) {
-        self.first_byte += NEWEST * (first_byte.as_secs_f64() - self.first_byte);
-    }
-
-    /// The time at which the interval since the start of the newest request is over; not before
-    /// `now`.
-    fn next_start(&self, now: Instant) -> Instant {
-        self.last_start.map_or(now, |last| now.max(last + self.current()))
-    }
-
-    /// The minimum time between two requests.
-    pub(super) fn current(&self) -> Duration {
-        let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
-        let interval = if self.scheduler_silent { interval * SILENT_FACTOR } else { interval };
-        interval.max(self.trouble())
-    }
-
-    /// Minimum time between requests to a slow site; zero if the site is not slow.
-    fn trouble(&self) -> Duration {
-        let twice = Duration::try_from_secs_f64(2.0 * self.first_byte).unwrap_or(LONGEST_PAUSE);
-        if twice >= 2 * SLOW { twice } else { Duration::ZERO }
-    }
 }
 
 /// Fraction of the time to the leases' deadline after which crawls count as disconnected. A
@@ -445,11 +391,12 @@ mod tests {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         (0..3).for_each(|_| politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng));
         let mut next = Politeness::new(ms(1));
-        next.restore(politeness.state(now + ms(5000)), now);
+        next.restore(politeness.rate_state(now + ms(5000)), now);
         assert_eq!(wait(&next, now) + ms(5000), wait(&politeness, now));
         next.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
         assert!(about(wait(&next, now), 480));
-        let absurd = PolitenessState { turned_away: u32::MAX, in_a_row: u32::MAX, pause: Duration::MAX };
+        let (turned_away, failed_in_a_row, pause) = (u32::MAX, u32::MAX, Duration::MAX);
+        let absurd = RateState { turned_away, failed_in_a_row, pause, ..RateState::default() };
         next.restore(absurd, now);
         assert_eq!(wait(&next, now), LONGEST_PAUSE);
     }
@@ -498,24 +445,24 @@ mod tests {
 
     #[test]
     fn a_crawl_delay_only_slows_down_and_is_capped() {
-        let mut interval = RequestInterval::new(ms(100));
-        interval.slow_down(ms(20));
-        assert_eq!(interval.current(), ms(100));
-        interval.slow_down(ms(700));
-        assert_eq!(interval.current(), ms(700));
-        interval.slow_down(Duration::from_secs(86_400));
-        assert_eq!(interval.current(), MAX_CRAWL_DELAY);
+        let mut politeness = Politeness::new(ms(100));
+        politeness.slow_down(ms(20));
+        assert_eq!(politeness.interval(), ms(100));
+        politeness.slow_down(ms(700));
+        assert_eq!(politeness.interval(), ms(700));
+        politeness.slow_down(Duration::from_secs(86_400));
+        assert_eq!(politeness.interval(), MAX_CRAWL_DELAY);
     }
 
     #[test]
     fn late_first_bytes_lengthen_the_interval() {
-        let mut interval = RequestInterval::new(ms(500));
-        (0..30).for_each(|_| interval.record_first_byte(ms(400)));
-        assert_eq!(interval.current(), ms(500));
-        (0..30).for_each(|_| interval.record_first_byte(ms(4000)));
-        assert!((ms(7900)..ms(8000)).contains(&interval.current()), "{:?}", interval.current());
-        (0..30).for_each(|_| interval.record_first_byte(ms(100)));
-        assert_eq!(interval.current(), ms(500));
+        let (mut politeness, begin) = (Politeness::new(ms(500)), Instant::now());
+        (0..30).for_each(|_| politeness.record(begin, ResponseKind::Good, Some(ms(400)), &mut rng()));
+        assert_eq!(politeness.interval(), ms(500));
+        (0..30).for_each(|_| politeness.record(begin, ResponseKind::Good, Some(ms(4000)), &mut rng()));
+        assert!((ms(7900)..ms(8000)).contains(&politeness.interval()), "{:?}", politeness.interval());
+        (0..30).for_each(|_| politeness.record(begin, ResponseKind::Good, Some(ms(100)), &mut rng()));
+        assert_eq!(politeness.interval(), ms(500));
     }
 
     proptest! {

@@ -157,14 +157,14 @@ impl Walk<'_> {
 
     /// Ends the visit to a path whose page was read, or that had no page.
     pub(super) async fn end_visit(&mut self) {
-        let politeness_state = self.fetcher.politeness_state();
-        self.step_state().end_visit(politeness_state).await;
+        let rate_state = self.fetcher.rate_state();
+        self.step_state().end_visit(rate_state).await;
     }
 
     /// Requests a URL, and reads the previous page while it waits for the response.
     async fn get(&mut self, url: &reqwest::Url) -> Result<CrawlResponse, FetchError> {
         let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
-        let politeness_state = self.fetcher.politeness_state();
+        let rate_state = self.fetcher.rate_state();
         let Self { rules, policy, frontier, state_writer, ledger, watch, fetcher, .. } = self;
         let mut step_state = StepState { rules, policy, frontier, state_writer, ledger, watch: *watch };
         let reading = async {
@@ -173,7 +173,7 @@ impl Walk<'_> {
             let began = Instant::now();
             step_state.read(page).await;
             let took = began.elapsed();
-            step_state.end_visit(politeness_state).await;
+            step_state.end_visit(rate_state).await;
             took
         };
         // Run the request and the reading concurrently, because both may wait for room in the queue

@@ -15,7 +15,7 @@ use crate::crawl::html::links::{LinkExtractor, Links};
 use crate::crawl::html::site_urls::{Fingerprint, Site, SitePath};
 use crate::crawl::outcome::{Blocker, WalkEnd, is_worth_handing_back};
 use crate::crawl::policy_and_budget::{Budget, Ledger, Policy, Stopwatch, unix_ms};
-use crate::crawl::politeness::PolitenessState;
+use crate::crawl::politeness::RateState;
 use crate::crawl::politeness::robots_fetch::RulesError;
 use crate::crawl::politeness::robots_rules::{RobotsCache, RobotsRules, rules_of};
 use crate::machine::clock;
@@ -115,8 +115,8 @@ impl Walk<'_> {
     }
 
     pub(super) fn note_totals(&mut self) {
-        let politeness_state = self.fetcher.politeness_state();
-        self.step_state().note_totals(politeness_state);
+        let rate_state = self.fetcher.rate_state();
+        self.step_state().note_totals(rate_state);
     }
 
     /// Fetches a path and follows its redirects inside the site.
@@ -222,13 +222,13 @@ pub(super) struct StepState<'a> {
 }
 
 impl StepState<'_> {
-    /// Updates the frontier's totals from the ledger and the politeness state.
-    pub(super) fn note_totals(&mut self, politeness_state: PolitenessState) {
+    /// Updates the frontier's totals from the ledger and the rate state.
+    pub(super) fn note_totals(&mut self, rate_state: RateState) {
         let totals = self.frontier.totals_mut();
         self.ledger.write_to(totals);
         totals.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let PolitenessState { turned_away, in_a_row, pause } = politeness_state;
-        (totals.turned_away, totals.failed_in_a_row) = (turned_away, in_a_row);
+        let RateState { turned_away, failed_in_a_row, pause, .. } = rate_state;
+        (totals.turned_away, totals.failed_in_a_row) = (turned_away, failed_in_a_row);
         totals.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(clock::wall() + pause) };
         self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
@@ -260,8 +260,8 @@ impl StepState<'_> {
     }
 
     /// Ends the visit to a path: records it, and writes the frontier if that is due.
-    pub(super) async fn end_visit(&mut self, politeness_state: PolitenessState) {
-        self.note_totals(politeness_state);
+    pub(super) async fn end_visit(&mut self, rate_state: RateState) {
+        self.note_totals(rate_state);
         self.frontier.visited();
         self.state_writer.step(self.frontier).await;
     }
@@ -359,7 +359,7 @@ impl Walk<'_> {
 
     /// Returns `WalkEnd::Paused` if the site requires a long pause.
     pub(super) fn check_pause(&self) -> Result<(), WalkEnd> {
-        let pause = self.fetcher.politeness_state().pause;
+        let pause = self.fetcher.rate_state().pause;
         match self.hands_back_before {
             Some(deadline) if is_worth_handing_back(pause, deadline) => Err(WalkEnd::Paused(pause)),
             _ => Ok(()),
