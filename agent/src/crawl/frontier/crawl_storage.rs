@@ -139,7 +139,7 @@ impl Frontier {
 
     /// Whether the frames in memory should be written before the crawl continues.
     pub(in crate::crawl) fn is_due(&self) -> bool {
-        self.queue.is_due()
+        self.queue.log.is_due()
     }
 
     /// Writes the frames that are only in memory. May be called again after an error or a
@@ -149,7 +149,7 @@ impl Frontier {
             // Store the pages first, because a page that counts as visited is never fetched again.
             recorder.stored().await?;
         }
-        self.queue.write().await
+        self.queue.log.write().await
     }
 
     /// The state after the last frame, for another agent. The visited pages are synced to the disk
@@ -159,8 +159,8 @@ impl Frontier {
         if let Some(recorder) = &self.recorder {
             recorder.synced().await?;
         }
-        self.queue.sync().await?;
-        let (reader, log_points, hosts) = (self.queue.reader(), self.log_points.clone(), self.hosts().clone());
+        self.queue.log.sync().await?;
+        let (reader, log_points, hosts) = (self.queue.log.reader(), self.log_points.clone(), self.hosts().clone());
         let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &hosts)).await?;
         self.log_points.size = size;
         Ok(checkpoint)
@@ -169,14 +169,17 @@ impl Frontier {
 
 pub(in crate::crawl) struct StateWriter {
     on_snapshot: Option<SnapshotSink>,
-    checkpoint_schedule: CheckpointSchedule,
+    /// The time of the last report, or of the crawl's start.
+    reported_at: Instant,
+    /// Whether the crawl was paused at the last call of `is_due`.
+    paused: bool,
     failing: bool,
     progress: Option<watch::Sender<CrawlProgress>>,
 }
 
 impl StateWriter {
     pub(super) fn new(on_snapshot: Option<SnapshotSink>, progress: Option<watch::Sender<CrawlProgress>>) -> Self {
-        Self { on_snapshot, checkpoint_schedule: CheckpointSchedule::new(), failing: false, progress }
+        Self { on_snapshot, reported_at: Instant::now(), paused: false, failing: false, progress }
     }
 
     /// Writes the frontier if that is due. Call this after every visit and every sitemap. A failed
@@ -205,16 +208,18 @@ impl StateWriter {
         }
     }
 
-    /// Whether to report to the scheduler now.
+    /// Whether to report to the scheduler now. Reports are due once a minute, and also when a pause
+    /// begins, because a paused crawl sends no reports.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
-        let due = self.checkpoint_schedule.is_due(paused);
-        self.on_snapshot.is_some() && due
+        let was_paused = std::mem::replace(&mut self.paused, paused);
+        let pause_begins = paused && !was_paused;
+        self.on_snapshot.is_some() && (pause_begins || self.reported_at.elapsed() >= CHECKPOINT_EVERY)
     }
 
     pub(in crate::crawl) fn report(&mut self, snapshot: CrawlSnapshot) {
         if let Some(on_snapshot) = &self.on_snapshot {
             on_snapshot(snapshot);
-            self.checkpoint_schedule.note_report();
+            self.reported_at = Instant::now();
         }
     }
 }
@@ -222,29 +227,3 @@ impl StateWriter {
 /// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
 /// part of the crawl since the last checkpoint.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
-
-struct CheckpointSchedule {
-    /// The time of the last report, or of the crawl's start.
-    reported_at: Instant,
-    /// Whether the crawl was paused at the last call of `is_due`.
-    paused: bool,
-}
-
-impl CheckpointSchedule {
-    /// The schedule of a crawl that starts now.
-    pub(super) fn new() -> Self {
-        Self { reported_at: Instant::now(), paused: false }
-    }
-
-    /// Whether a report is due. Reports are due once a minute, and also when a pause begins,
-    /// because a paused crawl sends no reports.
-    pub(super) fn is_due(&mut self, paused: bool) -> bool {
-        let begins = paused && !std::mem::replace(&mut self.paused, paused);
-        self.paused = paused;
-        begins || self.reported_at.elapsed() >= CHECKPOINT_EVERY
-    }
-
-    fn note_report(&mut self) {
-        self.reported_at = Instant::now();
-    }
-}

@@ -20,6 +20,8 @@ use flate2::Crc;
 use prost::Message as _;
 use tokio::time::Instant;
 
+use crate::disk::folder::blocking;
+
 /// The file's first bytes; the number is the version of the format.
 const MAGIC: &[u8] = b"landfall crawl 1\n";
 /// Number of bytes before every frame, for its length and checksum, both little-endian.
@@ -212,28 +214,32 @@ impl FrontierLog {
         self.unwritten.len() >= MAX_UNWRITTEN || self.last_write.elapsed() >= WRITE_EVERY
     }
 
-    /// The unwritten bytes, and the position at which to write them to the file. Call
-    /// [`FrontierLog::wrote`] after writing them. Until then, repeated calls return the same bytes.
-    pub(super) fn to_write(&self) -> (Arc<File>, LogOffset, Vec<u8>) {
-        (Arc::clone(&self.file), self.written, self.unwritten.clone())
-    }
-
-    /// Records that `bytes` more bytes are in the file.
-    pub(super) fn wrote(&mut self, bytes: usize) {
+    /// Writes the unwritten frames. May be called again after an error or a cancellation.
+    pub(super) async fn write(&mut self) -> io::Result<()> {
+        let (file, at, bytes) = (Arc::clone(&self.file), self.written, self.unwritten.clone());
+        let length = bytes.len();
+        if length > 0 {
+            blocking(move || file.write_all_at(&bytes, at)).await?;
+        }
         self.last_write = Instant::now();
-        self.unwritten.drain(..bytes);
-        self.written += u64::try_from(bytes).expect("a length");
+        self.unwritten.drain(..length);
+        self.written += u64::try_from(length).expect("a length");
+        Ok(())
     }
 
-    /// The file to sync, and the position up to which its content is safe after the sync; `None` if
-    /// everything is synced. Call [`FrontierLog::was_synced`] after the sync.
-    pub(super) fn to_sync(&self) -> Option<(Arc<File>, LogOffset)> {
-        (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
+    /// Syncs the written frames to the disk, so that they survive a crash of the machine.
+    pub(super) async fn sync(&mut self) -> io::Result<()> {
+        let (file, to) = (Arc::clone(&self.file), self.written);
+        if self.synced < to {
+            blocking(move || file.sync_data()).await?;
+            self.synced = to;
+        }
+        Ok(())
     }
 
-    /// Records that everything before position `to` is synced.
-    pub(super) fn was_synced(&mut self, to: LogOffset) {
-        self.synced = self.synced.max(to);
+    #[cfg(test)]
+    pub(super) const fn is_synced(&self) -> bool {
+        self.unwritten.is_empty() && self.synced >= self.written
     }
 
     pub(super) fn reader(&self) -> LogReader {
@@ -340,6 +346,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::crawl::frontier::tests::block_on;
 
     fn frame(number: u32) -> LogFrame {
         let queued = (0..number % 5).map(|depth| QueuedPath { path: format!("/{number}/{depth}"), depth }).collect();
@@ -352,9 +359,7 @@ pub(super) mod tests {
     }
 
     pub(crate) fn write(log: &mut FrontierLog) {
-        let (file, at, bytes) = log.to_write();
-        file.write_all_at(&bytes, at).unwrap();
-        log.wrote(bytes.len());
+        block_on(log.write()).unwrap();
     }
 
     fn replayed(path: &Path, owner: &str) -> Vec<LogFrame> {

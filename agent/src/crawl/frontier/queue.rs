@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use super::checkpoint::{CheckpointState, LogPoints, queue_bytes};
 use super::known_paths::{KnownPaths, OfferResult, note};
-use super::log::{self, CrawlTotals, FrontierLog, LogError, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
+use super::log::{self, CrawlTotals, FrontierLog, LogError, LogFrame, LogOffset, QueuedPath};
 use crate::crawl::html::site_urls::SitePath;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
@@ -62,7 +61,7 @@ impl Frontier {
     }
 
     pub(super) fn push(&mut self, frame: &LogFrame) {
-        let range = self.queue.push(frame);
+        let range = self.queue.log.push(frame);
         let visited = if frame.visited { self.out.pop_front() } else { None };
         self.log_points.note(frame, &range, visited.unwrap_or_default());
     }
@@ -168,7 +167,7 @@ pub(in crate::crawl) struct QueueEntry {
 /// Returns paths in the order in which the frames of the log added them.
 #[derive(Debug)]
 pub(super) struct Queue {
-    log: FrontierLog,
+    pub(super) log: FrontierLog,
     /// The paths that have already been read from the log, and the position of the first frame not
     /// read yet.
     front: VecDeque<QueuedPath>,
@@ -204,42 +203,5 @@ impl Queue {
             self.skip -= u64::try_from(skipped).expect("no more than there are to skip");
             self.front.extend(queued.into_iter().skip(skipped));
         }
-    }
-
-    pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
-        self.log.push(frame)
-    }
-
-    /// Whether the unwritten frames should be written before the crawl continues.
-    pub(super) fn is_due(&self) -> bool {
-        self.log.is_due()
-    }
-
-    /// Writes the unwritten frames. May be called again after an error or a cancellation.
-    pub(super) async fn write(&mut self) -> io::Result<()> {
-        let (file, at, bytes) = self.log.to_write();
-        let length = bytes.len();
-        if length > 0 {
-            blocking(move || file.write_all_at(&bytes, at)).await?;
-        }
-        self.log.wrote(length);
-        Ok(())
-    }
-
-    /// Syncs the written frames to the disk, so that they survive a crash of the machine.
-    pub(super) async fn sync(&mut self) -> io::Result<()> {
-        let Some((file, to)) = self.log.to_sync() else { return Ok(()) };
-        blocking(move || file.sync_data()).await?;
-        self.log.was_synced(to);
-        Ok(())
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_synced(&self) -> bool {
-        self.log.to_write().2.is_empty() && self.log.to_sync().is_none()
-    }
-
-    pub(super) fn reader(&self) -> LogReader {
-        self.log.reader()
     }
 }

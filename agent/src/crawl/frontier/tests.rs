@@ -12,7 +12,7 @@ fn path(text: &str) -> SitePath {
 }
 
 /// Runs a future on a new runtime, for property tests.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
@@ -278,9 +278,9 @@ async fn the_visits_of_a_checkpoint_are_on_the_disk() {
     let mut frontier = Frontier::open(&folder.path().join("1-1.crawl"), "a.cn", 9, 1000).unwrap();
     walk(&mut frontier, &vec![(0, 1), (0, 2)], 2).await;
     frontier.write().await.unwrap();
-    assert!(!frontier.queue.is_synced());
+    assert!(!frontier.queue.log.is_synced());
     frontier.checkpoint().await.unwrap();
-    assert!(frontier.queue.is_synced());
+    assert!(frontier.queue.log.is_synced());
 }
 
 proptest! {
