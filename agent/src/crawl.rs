@@ -8,14 +8,14 @@
 //! A crawl that skipped paths because its budget was spent counts as truncated, never as complete.
 //! A crawl that fetched no page counts as neither complete nor truncated.
 
-pub use external::{ExternalCrawl, ExternalCrawler};
+pub use external::ExternalCrawler;
 pub use fetch::failure_cause::Trouble;
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource};
 pub use frontier::checkpoint::Checkpoint;
 pub use frontier::crawl_storage::{CrawlProgress, CrawlSnapshot, CrawlStorage, SnapshotSink};
 pub use frontier::known_paths::{SeenPaths, fingerprint};
 pub use outcome::{Blocker, CrawlEnd, Outcome, OutcomeKind};
-pub use policy_and_budget::{Budget, Job, MAX_HOSTS, Policy};
+pub use policy_and_budget::{Budget, Job, LeasedCrawl, MAX_HOSTS, Policy};
 pub use politeness::RateState;
 pub use politeness::path_filter::PathFilter;
 pub use politeness::request_interval::SchedulerSilence;

@@ -8,7 +8,6 @@
 //! request interval. A crawl cannot resume: each lease starts it from the beginning.
 
 pub use command::ExternalCrawler;
-pub use outcome::ExternalCrawl;
 
 mod command;
 mod outcome;

@@ -146,12 +146,13 @@ impl From<ProbeError> for WalkEnd {
 }
 
 impl CrawlEnd {
-    /// How a crawl ended whose walk ended with `end`.
+    /// How a crawl ended whose walk ended with `end`. Only a crawl by the agent's own crawler has a
+    /// frontier.
     pub(super) fn of_walk(
         end: WalkEnd,
         job: &Job,
         ledger: Ledger,
-        frontier: &Frontier,
+        frontier: Option<&Frontier>,
         fetcher: Option<&Fetcher>,
         origin: Option<&Origin>,
         watch: Stopwatch,
@@ -183,9 +184,9 @@ impl CrawlEnd {
             pages: ledger.pages,
             bytes: ledger.bytes,
             errors: ledger.errors,
-            refetched: frontier.totals().refetched,
-            trapped: frontier.totals().trapped,
-            hosts: frontier.hosts().iter().cloned().collect(),
+            refetched: frontier.map_or(0, |frontier| frontier.totals().refetched),
+            trapped: frontier.map_or(0, |frontier| frontier.totals().trapped),
+            hosts: frontier.into_iter().flat_map(Frontier::hosts).cloned().collect(),
             started_at: watch.started_at(),
             duration: watch.elapsed(),
             rtt: fetcher.and_then(Fetcher::median_round_trip),

@@ -4,15 +4,20 @@
 //! The outcome reports the ledger's counts, so a crawl that ends in the middle of a page still
 //! reports the bytes it received. The caller reads the clock and enforces the time limit.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::fetch::failure_cause::Trouble;
+use super::fetch::site_address::AddressPermits;
 use super::frontier::CrawlTotals;
 use super::politeness::path_filter::PathFilter;
+use crate::disk::crawl_files::LeaseKey;
 use crate::machine::clock;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -23,6 +28,22 @@ pub struct Job {
     pub policy: Policy,
     /// Number of pages that the site's last crawl found, if known.
     pub last_pages: Option<u32>,
+}
+
+/// The crawl of a lease.
+#[derive(Debug)]
+pub struct LeasedCrawl {
+    pub(crate) key: LeaseKey,
+    pub(crate) job: Job,
+    /// The checkpoint from which the crawl can resume; empty if there is none. External crawlers
+    /// cannot resume.
+    pub(crate) checkpoint: Vec<u8>,
+    /// Whether the policy requires pages to be stored.
+    pub(crate) stores_pages: bool,
+    pub(crate) permits: AddressPermits,
+    pub(crate) context: Arc<RequestContext>,
+    /// Cancelled when the scheduler wants the lease back for another agent.
+    pub(crate) preempted: CancellationToken,
 }
 
 /// The largest value of [`Policy::max_hosts`].
@@ -163,6 +184,12 @@ impl Stopwatch {
     /// The time at which the crawl's time budget is spent.
     pub(super) fn deadline(self, max_duration: Duration) -> Instant {
         self.began + max_duration.min(YEAR).saturating_sub(self.before)
+    }
+
+    /// [`Stopwatch::deadline`] as wall-clock time.
+    pub(super) fn deadline_at(self, max_duration: Duration) -> SystemTime {
+        let started_at = self.started_at();
+        started_at.checked_add(max_duration.min(YEAR)).unwrap_or(started_at)
     }
 
     /// Counts a pause against the crawl's time budget, even though no agent has the lease

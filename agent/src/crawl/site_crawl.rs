@@ -238,7 +238,7 @@ impl Crawl {
 
     fn end(self, end: WalkEnd) -> CrawlEnd {
         let Self { job, ledger, frontier, fetcher, origin, watch, .. } = self;
-        CrawlEnd::of_walk(end, &job, ledger, &frontier, fetcher.as_ref(), origin.as_ref(), watch)
+        CrawlEnd::of_walk(end, &job, ledger, Some(&frontier), fetcher.as_ref(), origin.as_ref(), watch)
     }
 
     async fn note_time(&mut self) {

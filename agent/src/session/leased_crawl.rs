@@ -16,29 +16,13 @@ use super::convert::{self, GrantedLease};
 use super::permits_and_events::{self, WorkEvent};
 use super::work::{RunningCrawl, Work};
 use crate::crawl::{
-    self, AddressPermits, CrawlEnd, CrawlSnapshot, CrawlStorage, ExternalCrawl, ExternalCrawler, Job, Outcome,
-    OutcomeKind, RobotsCache,
+    self, CrawlEnd, CrawlSnapshot, CrawlStorage, ExternalCrawler, LeasedCrawl, Outcome, OutcomeKind, RobotsCache,
 };
 use crate::disk::crawl_files::{CrawlFiles, LeaseKey};
 use crate::disk::outbox::OutcomeWriter;
 use crate::machine::clock;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
-use crate::net::request_context::RequestContext;
 use crate::warc::Store;
-
-/// The crawl of a lease.
-struct LeasedCrawl {
-    pub(super) key: LeaseKey,
-    pub(super) job: Job,
-    /// The checkpoint from which the crawl can resume; empty if there is none.
-    pub(super) checkpoint: Vec<u8>,
-    /// Whether the policy wants pages to be stored.
-    stores_pages: bool,
-    pub(super) permits: AddressPermits,
-    pub(super) context: Arc<RequestContext>,
-    /// Cancelled when the scheduler preempts the lease.
-    pub(super) preempted: CancellationToken,
-}
 
 struct CrawlRunner {
     pub(super) crawl: LeasedCrawl,
@@ -92,11 +76,7 @@ impl Crawler {
     pub(super) async fn crawl(&self, crawl: LeasedCrawl, stop: CancellationToken) -> CrawlEnd {
         match self {
             Self::Own(crawler) => crawler.crawl(crawl, stop).await,
-            Self::External(crawler) => {
-                let LeasedCrawl { key, job, stores_pages, permits, context, preempted, .. } = crawl;
-                let crawl = ExternalCrawl { key, job, stores_pages, permits, context, preempted };
-                crawler.crawl(crawl, &stop).await
-            }
+            Self::External(crawler) => crawler.crawl(crawl, &stop).await,
         }
     }
 

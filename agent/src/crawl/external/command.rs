@@ -15,19 +15,18 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::outcome::{self, Ending, ExternalCrawl, Started, Target, judge, without_run};
+use super::outcome::{self, Ending, Target, judge};
 use super::output_log::{OutputLog, copy_output};
 use super::processes::{Guardian, ProcessGroup};
 use crate::config::{ExecConfig, program};
 use crate::crawl::fetch::Timeouts;
 use crate::crawl::fetch::site_address::SiteAddress;
 use crate::crawl::outcome::{CrawlEnd, WalkEnd, rest, rest_after_last_request};
-use crate::crawl::policy_and_budget::Budget;
+use crate::crawl::policy_and_budget::{Budget, Ledger, Stopwatch};
 use crate::crawl::site_crawl::find_origin;
-use crate::crawl::{Job, Policy};
+use crate::crawl::{Job, LeasedCrawl, Policy};
 use crate::disk::crawl_files::LeaseFolders;
 use crate::disk::folder::blocking;
-use crate::machine::clock;
 use crate::machine::free_space::LimitedDisk;
 use crate::net::origin::Origin;
 
@@ -36,8 +35,6 @@ use crate::net::origin::Origin;
 /// that stopped both the agent and the crawler; after such a signal the crawl counts as stopped,
 /// not as crashed.
 const CRASH_REST: Duration = Duration::from_secs(1);
-/// Maximum time limit of a crawl. The maximum keeps the crawl's deadline within the clock's range.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The operator's command that crawls leased sites. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -79,9 +76,10 @@ impl ExternalCrawler {
     }
 
     /// Runs the command for a lease, until the command ends or `stop` is cancelled.
-    pub(crate) async fn crawl(&self, crawl: ExternalCrawl, stop: &CancellationToken) -> CrawlEnd {
-        let started = Started { at: clock::wall(), began: Instant::now() };
-        let deadline = started.began + crawl.job.policy.max_duration.min(LONGEST);
+    pub(crate) async fn crawl(&self, crawl: LeasedCrawl, stop: &CancellationToken) -> CrawlEnd {
+        let watch = Stopwatch::after(Duration::ZERO);
+        let deadline = watch.deadline(crawl.job.policy.max_duration);
+        let without_run = |end| CrawlEnd::of_walk(end, &crawl.job, Ledger::default(), None, None, None, watch);
         let interval = rest_after_last_request(crawl.job.policy.request_interval);
         let stopped = async {
             tokio::select! {
@@ -103,13 +101,13 @@ impl ExternalCrawler {
         let (origin, address) = match found {
             None => return CrawlEnd::Stopped(None),
             Some(Ok(Ok(found))) => found,
-            Some(Ok(Err(end))) => return without_run(&crawl.job, end, started),
-            Some(Err(_)) => return without_run(&crawl.job, WalkEnd::Cut(Budget::Duration), started),
+            Some(Ok(Err(end))) => return without_run(end),
+            Some(Err(_)) => return without_run(WalkEnd::Cut(Budget::Duration)),
         };
         if stop.is_cancelled() || crawl.preempted.is_cancelled() {
             return CrawlEnd::Stopped(None);
         }
-        let target = Target { origin: &origin, address, started, deadline };
+        let target = Target { origin: &origin, address, watch, deadline };
         let ended = self.run(&crawl, &target, stop).await;
         let pause = if matches!(ended, CrawlEnd::Crashed(_)) { interval.max(CRASH_REST) } else { interval };
         rest(Some(Instant::now() + pause), stop).await;
@@ -121,7 +119,7 @@ impl ExternalCrawler {
         }
     }
 
-    async fn run(&self, crawl: &ExternalCrawl, target: &Target<'_>, stop: &CancellationToken) -> CrawlEnd {
+    async fn run(&self, crawl: &LeasedCrawl, target: &Target<'_>, stop: &CancellationToken) -> CrawlEnd {
         let folder = match self.folders.create(crawl.key).await {
             Ok(folder) => folder,
             Err(error) => return CrawlEnd::Broken(format!("the folder for the crawler's output: {error}")),
@@ -141,7 +139,7 @@ impl ExternalCrawler {
             tracing::warn!(task.id = crawl.key.task_id, token = crawl.key.token, %error, "a crawler's statistics do not count");
         }
         match judge(ending, &read, &last_line, &crawl.job.policy) {
-            Ok(verdict) => verdict.outcome(target.started, Some(target.origin)),
+            Ok(verdict) => verdict.outcome(target.watch, target.origin),
             Err(crash) => CrawlEnd::Crashed(crash),
         }
     }
@@ -150,7 +148,7 @@ impl ExternalCrawler {
     async fn run_in(
         &self,
         files: &LeaseFiles,
-        crawl: &ExternalCrawl,
+        crawl: &LeasedCrawl,
         target: &Target<'_>,
         stop: &CancellationToken,
     ) -> io::Result<(Option<Ending>, String)> {
@@ -181,7 +179,7 @@ impl ExternalCrawler {
 }
 
 /// Finds the site's origin, and the address to which the scheduler permits requests.
-async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result<(Origin, IpAddr), WalkEnd> {
+async fn find(crawl: &LeasedCrawl, settled_at: &mut Option<Instant>) -> Result<(Origin, IpAddr), WalkEnd> {
     let timeouts = Timeouts::default();
     let site_address = SiteAddress::new(&crawl.context, crawl.permits.clone(), timeouts.connect);
     let origin = find_origin(&crawl.job, &crawl.context, &site_address, timeouts.first_byte, settled_at).await?;
@@ -221,7 +219,7 @@ impl LeaseFiles {
 
 /// Gives a command the agent's environment, except variables of Landfall, and the variables of a
 /// crawl.
-fn set_environment(command: &mut Command, crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) {
+fn set_environment(command: &mut Command, crawl: &LeasedCrawl, target: &Target<'_>, files: &LeaseFiles) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LANDFALL_")) {
         command.env_remove(name);
     }
@@ -229,8 +227,8 @@ fn set_environment(command: &mut Command, crawl: &ExternalCrawl, target: &Target
 }
 
 /// The environment variables of a crawl, by name.
-fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
-    let ExternalCrawl { key, job, stores_pages, context, .. } = crawl;
+fn variables(crawl: &LeasedCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
+    let LeasedCrawl { key, job, stores_pages, context, .. } = crawl;
     let Job { name, policy, .. } = job;
     // External crawlers cannot report hosts, so `max_hosts` is not passed to them.
     let Policy { max_pages, max_bytes, max_depth, max_hosts: _, max_duration, request_interval, .. } = policy;
@@ -247,7 +245,7 @@ fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> 
         ("LANDFALL_USER_AGENT", context.user_agent.as_str().to_owned()),
         ("LANDFALL_OUTPUT", path(&files.output)),
         ("LANDFALL_STATISTICS", path(&files.statistics)),
-        ("LANDFALL_DEADLINE", rfc3339(target.deadline_at())),
+        ("LANDFALL_DEADLINE", rfc3339(target.watch.deadline_at(*max_duration))),
         ("LANDFALL_MAX_SECONDS", max_duration.as_secs().max(1).to_string()),
         ("LANDFALL_MAX_PAGES", max_pages.to_string()),
         ("LANDFALL_MAX_BYTES", max_bytes.to_string()),

@@ -7,41 +7,15 @@ use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::Arc;
-use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
 use serde::Deserialize;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::crawl::fetch::site_address::AddressPermits;
-use crate::crawl::outcome::{CrawlEnd, Outcome, WalkEnd};
-use crate::crawl::policy_and_budget::Job;
+use crate::crawl::outcome::{CrawlEnd, Outcome};
+use crate::crawl::policy_and_budget::Stopwatch;
 use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
-use crate::disk::crawl_files::LeaseKey;
 use crate::net::origin::Origin;
-use crate::net::request_context::RequestContext;
-
-/// A leased crawl for an [`super::ExternalCrawler`].
-#[derive(Debug)]
-pub struct ExternalCrawl {
-    pub(crate) key: LeaseKey,
-    pub(crate) job: Job,
-    /// Whether the policy requires pages to be stored.
-    pub(crate) stores_pages: bool,
-    pub(crate) permits: AddressPermits,
-    pub(crate) context: Arc<RequestContext>,
-    /// Cancelled when the scheduler wants the lease back for another agent.
-    pub(crate) preempted: CancellationToken,
-}
-
-/// When a crawl started, by the wall clock and by the monotonic clock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Started {
-    pub(super) at: SystemTime,
-    pub(super) began: Instant,
-}
 
 /// What the command crawls, and until when.
 #[derive(Debug)]
@@ -49,16 +23,8 @@ pub(super) struct Target<'a> {
     pub(super) origin: &'a Origin,
     /// The site's address, to which the scheduler permits requests.
     pub(super) address: IpAddr,
-    pub(super) started: Started,
+    pub(super) watch: Stopwatch,
     pub(super) deadline: Instant,
-}
-
-impl Target<'_> {
-    /// The deadline as wall-clock time.
-    pub(super) fn deadline_at(&self) -> SystemTime {
-        let Started { at, began } = self.started;
-        at.checked_add(self.deadline - began).unwrap_or(at)
-    }
 }
 
 /// How a crawler ended, unless the agent was told to stop it.
@@ -85,7 +51,7 @@ impl Verdict {
     const NOTHING: Self =
         Self { kind: OutcomeKind::Unreachable, trouble: None, pages: 0, bytes: 0, errors: 0, message: String::new() };
 
-    pub(super) fn outcome(self, started: Started, origin: Option<&Origin>) -> CrawlEnd {
+    pub(super) fn outcome(self, watch: Stopwatch, origin: &Origin) -> CrawlEnd {
         let Verdict { kind, trouble, pages, bytes, errors, message } = self;
         CrawlEnd::Outcome(Outcome {
             requests: 0,
@@ -96,10 +62,10 @@ impl Verdict {
             refetched: 0,
             trapped: 0,
             hosts: Vec::new(),
-            started_at: started.at,
-            duration: started.began.elapsed(),
+            started_at: watch.started_at(),
+            duration: watch.elapsed(),
             rtt: None,
-            origin: origin.map(ToString::to_string),
+            origin: Some(origin.to_string()),
             message,
             trouble,
         })
@@ -169,24 +135,6 @@ fn exit_code(status: ExitStatus) -> Result<i32, String> {
 
 fn with(reason: &str, last_line: &str) -> String {
     if last_line.is_empty() { reason.to_owned() } else { format!("{reason}: {last_line}") }
-}
-
-/// How a crawl ended if its command was never run.
-pub(super) fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
-    let (kind, trouble, message) = match end {
-        WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),
-        WalkEnd::Unreachable(trouble, reason) => (OutcomeKind::Unreachable, Some(trouble), reason),
-        WalkEnd::NotPermitted(reason) => {
-            tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
-            return CrawlEnd::NotPermitted;
-        }
-        WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
-        WalkEnd::Cut(_) | WalkEnd::Exhausted | WalkEnd::Paused(_) => {
-            let message = format!("{}: no answer within {:?}", job.name, job.policy.max_duration);
-            (OutcomeKind::Unreachable, Some(Trouble::TimedOut), message)
-        }
-    };
-    Verdict { kind, trouble, message, ..Verdict::NOTHING }.outcome(started, None)
 }
 
 /// Maximum size of the file in bytes. The file's three numbers need fewer than a hundred bytes.

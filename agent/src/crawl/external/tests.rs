@@ -16,8 +16,8 @@ use super::processes::Guardian;
 use super::*;
 use crate::config::ExecConfig;
 use crate::crawl::{
-    AddressPermits, Blocker, Budget, CrawlEnd, Job, NotPermitted, Outcome, OutcomeKind, Policy, SchedulerSilence,
-    Trouble,
+    AddressPermits, Blocker, Budget, CrawlEnd, Job, LeasedCrawl, NotPermitted, Outcome, OutcomeKind, Policy,
+    SchedulerSilence, Trouble,
 };
 use crate::disk::crawl_files::LeaseKey;
 use crate::testing::context;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A crawl by a shell script, of a site at which no server listens.
 struct ScriptCrawl {
     crawler: ExternalCrawler,
-    crawl: ExternalCrawl,
+    crawl: LeasedCrawl,
     stop: CancellationToken,
     root: tempfile::TempDir,
 }
@@ -43,9 +43,10 @@ impl ScriptCrawl {
         config.grace_ms = 300;
         let policy = Policy { max_pages: 50, ..crate::crawl::tests::policy() };
         let origin = "http://127.0.0.1:9".parse().ok();
-        let crawl = ExternalCrawl {
+        let crawl = LeasedCrawl {
             key: KEY,
             job: Job { name: "127.0.0.1:9".to_owned(), origin, policy, last_pages: None },
+            checkpoint: Vec::new(),
             stores_pages: true,
             permits: AddressPermits::default(),
             context: Arc::new(context(&["127.0.0.0/8"])),
