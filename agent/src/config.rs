@@ -5,10 +5,7 @@
 //! caller gives another folder.
 
 pub use load::{ConfigError, FILE};
-pub use settings::{
-    BadSchedulerUrl, BeaconConfig, Config, CrawlsConfig, DEFAULT_BEACON, DEFAULT_CAPACITY, ExecConfig, OutboxConfig,
-    SchedulerUrl, StoreConfig, parse_name_server,
-};
+pub use settings::{BadSchedulerUrl, Config, ExecConfig, SchedulerUrl, StoreConfig, parse_name_server};
 
 pub(crate) use load::one_line;
 

@@ -179,7 +179,7 @@ pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DEFAULT_CAPACITY;
+    use crate::config::settings::DEFAULT_CAPACITY;
 
     const LEAST: &str = "scheduler = 'http://127.0.0.1:7171'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'CERNET'\n";
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use landfall_proto::v1::EnrolResponse;
 use toml_edit::{DocumentMut, Item, Value};
 
-use crate::config::{BadSchedulerUrl, BeaconConfig, Config, ConfigError, CrawlsConfig, DEFAULT_CAPACITY, OutboxConfig};
+use crate::config::{BadSchedulerUrl, Config, ConfigError};
 use crate::disk::folder;
 
 /// What an operator passes to `landfall-agent enrol`.
@@ -63,7 +63,8 @@ impl ExistingSettings {
         let (text, config) = match &self.found {
             Some((text, _)) => self.edited(text, enrolment, with_ca, response)?,
             None => {
-                let config = fresh(enrolment, with_ca, response);
+                // A new file also shows the defaults.
+                let (_, config) = self.edited("", enrolment, with_ca, response)?;
                 (toml::to_string(&config).expect("a configuration is representable in TOML"), config)
             }
         };
@@ -133,34 +134,6 @@ fn plain(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Array(array) => array.iter().map(Value::as_str).collect(),
         one => one.as_str().map(|text| vec![text]),
-    }
-}
-
-/// The configuration of an agent that had no `agent.toml`.
-fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
-    Config {
-        scheduler: enrolment.schedulers.clone(),
-        ca: with_ca.then(|| PathBuf::from(CA_FILE)),
-        credential: PathBuf::from(CREDENTIAL_FILE),
-        name: response.name.clone(),
-        city: response.city.clone(),
-        carrier: response.carrier.clone(),
-        country: response.country.clone(),
-        capacity: DEFAULT_CAPACITY,
-        contact_url: enrolment.contact_url.clone(),
-        bind: None,
-        dns: None,
-        dns_cache: true,
-        allow_net: Vec::new(),
-        extra_ca: None,
-        metrics: None,
-        metrics_public: false,
-        otlp: None,
-        beacon: BeaconConfig::default(),
-        outbox: OutboxConfig::default(),
-        crawls: CrawlsConfig::default(),
-        store: None,
-        exec: None,
     }
 }
 
