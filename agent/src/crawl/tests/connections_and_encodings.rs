@@ -66,15 +66,23 @@ async fn the_slow_body_of_a_missing_robots_txt_is_not_awaited() {
 
 #[tokio::test]
 async fn links_are_found_in_pages_of_every_encoding() {
-    let site = TestServer::start(|path| match ENCODERS.iter().find(|(name, _)| path[1..] == **name) {
-        Some((name, encode)) => encoded(name, encode(format!("<a href=/behind-{name}>").as_bytes())),
-        None if path == "/" => html("<a href=/gzip><a href=/deflate><a href=/br><a href=/zstd>"),
+    const HOME: &str = "<a href=/gzip><a href=/deflate><a href=/br><a href=/zstd>";
+    let decoded = |name: &str| format!("<a href=/behind-{name}>{}", "compressible ".repeat(10_000));
+    let site = TestServer::start(move |path| match ENCODERS.iter().find(|(name, _)| path[1..] == **name) {
+        Some((name, encode)) => {
+            let (decoded, body) = (decoded(name), encode(decoded(name).as_bytes()));
+            assert!(body.len() < decoded.len() / 10);
+            encoded(name, body)
+        }
+        None if path == "/" => html(HOME),
         None if path.starts_with("/behind-") => html("behind"),
         None => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 9, 0), "{}", outcome.message);
+    let pages = ENCODERS.iter().map(|(name, _)| decoded(name).len() + "behind".len());
+    assert_eq!(outcome.bytes, (HOME.len() + pages.sum::<usize>()) as u64, "bytes count as decoded");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn no_spelling_of_a_private_address_is_connected() {
         // An origin that is already known must be vetted too.
         if name.parse::<Origin>().is_ok() {
             let outcome = TestCrawl::at(&name).context(context(&["127.0.0.2/32"])).outcome().await;
-            assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
+            assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Blocked(Blocker::Guard), 0), "{host}: {outcome:?}");
             assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
         }
     }
@@ -89,6 +89,10 @@ async fn no_redirect_is_followed_to_a_private_address() {
         // If the spelling is an invalid URL, robots.txt counts as missing, and the start page is
         // the only page, because its link is invalid too.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
+        if refused {
+            assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
+            assert_eq!(site.paths(), ["/robots.txt", "/rules"], "{host}");
+        }
     }
     assert_eq!(connections(&secrets), 0);
 }
@@ -130,11 +134,12 @@ async fn only_the_permitted_addresses_of_a_name_are_connected() {
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), |_| html("open")).await.unwrap();
     let both = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]), Ipv6Addr::LOCALHOST.into()];
     let names = TestNames::answering(move |_, _| DnsAnswer::At(both.clone(), 60)).await;
-    let origin = format!("http://both.example:{}", secret.port());
-    let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
+    let host = format!("both.example:{}", secret.port());
+    let outcome = TestCrawl::at(&format!("http://{host}")).context(names.context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{}", outcome.message);
     assert_eq!(secret.connections(), 0);
     assert!(open.connections() > 0);
+    assert!(open.requests().iter().all(|request| request.header("host") == host));
 }
 
 #[tokio::test]

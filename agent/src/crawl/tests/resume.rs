@@ -97,14 +97,6 @@ async fn an_outcome_names_other_sites_whichever_agent_found_them() {
 }
 
 #[tokio::test]
-async fn a_site_that_redirects_to_another_names_it() {
-    let moved = |path: &str| if path == "/" { redirect("http://moved.invalid/") } else { status(404) };
-    let site = TestServer::start(moved).await;
-    let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.hosts), (OutcomeKind::Unreachable, vec!["moved.invalid".to_owned()]));
-}
-
-#[tokio::test]
 async fn another_agent_resumes_a_stopped_crawl() {
     let site = TestServer::start(tree).await;
     let mut checkpoint = Vec::new();
