@@ -339,6 +339,17 @@ mod tests {
     }
 
     #[test]
+    fn a_large_site_keeps_its_origin_its_size_and_its_shorter_interval() {
+        let mut order = crawl_order(CrawlPolicy { shortest_interval: seconds(0), ..CrawlPolicy::default() });
+        order.last_pages = Some(100_000);
+        order.site.as_mut().unwrap().origin = "http://example.cn:8080".to_owned();
+        let job = granted(order).unwrap().job;
+        assert_eq!((job.last_pages, job.origin), (Some(100_000), "http://example.cn:8080".parse().ok()));
+        let crawl::Policy { request_interval, shortest_interval, .. } = job.policy;
+        assert_eq!((request_interval, shortest_interval), (Duration::from_secs(5), Duration::ZERO));
+    }
+
+    #[test]
     fn an_invalid_policy_is_refused_as_a_whole() {
         let patterns = |text: &str| Some(PathPatterns { patterns: vec![text.to_owned()] });
         let whole = CrawlPolicy {

@@ -15,16 +15,27 @@ fn ordered(server: &TestServer, change: impl FnOnce(&mut CrawlPolicy)) -> CrawlO
 }
 
 #[tokio::test]
-async fn a_batchs_contact_url_is_sent_to_its_sites_only() {
+async fn a_batchs_contact_url_and_product_name_are_sent_to_its_sites_only() {
     let (_scheduler, _agent, mut session) = connected().await;
-    for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
+    let cases = [
+        (None, None, format!(" (+{CONTACT})\r\n")),
+        (None, Some(STUDY), format!(" (+{STUDY})\r\n")),
+        (Some("StudyBot/1.2"), None, format!("user-agent: StudyBot/1.2 (+{CONTACT}) landfall-agent/")),
+        (Some("StudyBot/1.2"), Some(STUDY), format!("user-agent: StudyBot/1.2 (+{STUDY}) landfall-agent/")),
+    ];
+    for (task_id, (user_agent, contact_url, seen)) in (5..).zip(cases) {
         let server = page_server().await;
-        let order = ordered(&server, |policy| policy.contact_url = contact_url.map(str::to_owned));
+        let order = ordered(&server, |policy| {
+            policy.user_agent = user_agent.map(str::to_owned);
+            policy.contact_url = contact_url.map(str::to_owned);
+        });
         session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
         assert_eq!(outcome(&mut session).await.pages, 1);
-        let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.to_lowercase()).collect();
+        // Header names are not case-sensitive.
+        let heads: Vec<String> =
+            server.requests().iter().map(|seen| seen.head.replace("User-Agent:", "user-agent:")).collect();
         assert!(heads.len() >= 2, "robots.txt and a page: {heads:?}");
-        assert!(heads.iter().all(|head| head.contains(&format!(" (+{seen})\r\n"))), "{heads:?}");
+        assert!(heads.iter().all(|head| head.contains(&seen)), "{heads:?}");
         acknowledge(&session, task_id).await;
     }
     // The prober uses the default contact URL, whatever the batch's policy is.
@@ -32,25 +43,6 @@ async fn a_batchs_contact_url_is_sent_to_its_sites_only() {
     session.send(Down::Measure(measure_order(&server))).await;
     assert!(matches!(session.next().await, Some(Up::Measurement(_))));
     assert!(server.requests().iter().all(|seen| seen.head.contains(CONTACT)));
-}
-
-#[tokio::test]
-async fn a_batchs_product_name_is_sent_with_either_contact() {
-    let (_scheduler, _agent, mut session) = connected().await;
-    for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
-        let server = page_server().await;
-        let order = ordered(&server, |policy| {
-            policy.user_agent = Some("StudyBot/1.2".to_owned());
-            policy.contact_url = contact_url.map(str::to_owned);
-        });
-        session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
-        assert_eq!(outcome(&mut session).await.pages, 1);
-        let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
-        let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.clone()).collect();
-        // Compare without regard to case, because header names are not case-sensitive.
-        assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
-        acknowledge(&session, task_id).await;
-    }
 }
 
 #[tokio::test]
@@ -64,25 +56,6 @@ async fn pages_are_not_stored_if_the_batch_forbids_it() {
     let outcome = outcome(&mut session).await;
     assert_eq!((outcome.kind(), outcome.pages), (OutcomeKind::Complete, 1));
     assert_eq!(stored_lines(&folder.path().join("pages")), [], "otherwise they are stored");
-}
-
-#[tokio::test]
-async fn a_site_whose_last_crawl_was_large_gets_the_interval_of_large_sites() {
-    let (_scheduler, _agent, mut session) = connected().await;
-    let server = page_server().await;
-    let order = ordered(&server, |policy| {
-        // If this interval applied to a large site, the second request would come long after the
-        // test's time limit.
-        policy.request_interval = seconds(50);
-        policy.shortest_interval = seconds(0);
-    });
-    let origin = format!("http://{}", server.addr);
-    let site = Some(SiteTarget { origin, ..site(&server) });
-    session.send(Down::Crawl(CrawlOrder { last_pages: Some(100_000), site, ..order })).await;
-    session.permit().await;
-    let paged = server.until(|seen| seen.iter().any(|seen| seen.head.starts_with("GET / ")));
-    tokio::time::timeout(Duration::from_secs(10), paged).await.expect("robots.txt, and at once a page");
-    assert!(server.requests().len() >= 2, "that was not the first request");
 }
 
 #[tokio::test]
