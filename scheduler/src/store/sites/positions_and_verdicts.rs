@@ -9,21 +9,29 @@ use std::net::IpAddr;
 use sqlx::PgConnection;
 
 use crate::gnp::SuspectedSite;
+use crate::model::SiteId;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
-use crate::model::{SiteId, words};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::{Error, position};
 
-words!(
-    /// Where the position of a site comes from.
-    Source {
-        List = "list",
-        /// A file that maps addresses to positions.
-        Geoip = "geoip",
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    List,
+    /// A file that maps addresses to positions.
+    Geoip,
+}
+
+impl Source {
+    /// The source's name, as stored and as shown to operators.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Geoip => "geoip",
+        }
     }
-);
+}
 
 /// Maximum number of rows that one statement stores.
 const CHUNK: usize = 10_000;
