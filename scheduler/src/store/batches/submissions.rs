@@ -3,10 +3,11 @@
 //!
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
-//! idempotency key gets the first answer again; another submission with that key is an error. If a name is an alias, the task is made for the
-//! site to which the alias points. The cost per site does not depend on the size of the tables.
-//! Sites are inserted in the order of their names, so that concurrent submissions wait for each
-//! other instead of deadlocking. Tasks are inserted in the order of the list.
+//! idempotency key gets the first answer again; another submission with that key is an error. If a
+//! name is an alias, the task is made for the site to which the alias points. The cost per site
+//! does not depend on the size of the tables. Sites are inserted in the order of their names, so
+//! that concurrent submissions wait for each other instead of deadlocking. Tasks are inserted in
+//! the order of the list.
 //!
 //! A batch's strategy and policy never change.
 

@@ -101,9 +101,12 @@ async fn next(
 #[derive(Debug)]
 struct Intake {
     submission: Submission,
-    /// The client's idempotency key, if it gave one, and the hash of the request so far.
+    /// The client's idempotency key, if it gave one.
     key: Option<String>,
-    request: Sha256,
+    /// Hashes of the header and the names, and of the positions. The positions have a hash of their
+    /// own, because the messages' sizes decide where positions stand among the names.
+    names_hash: Sha256,
+    positions_hash: Sha256,
     seen: HashSet<SiteName>,
     /// Number of names received so far, including repeated names.
     taken: usize,
@@ -118,7 +121,8 @@ impl Intake {
         }
         Ok(Self {
             // A dry run is the same request, so that it tells what the submission would do.
-            request: Sha256::new_with_prefix(v1::SubmitHeader { dry_run: false, ..header.clone() }.encode_to_vec()),
+            names_hash: Sha256::new_with_prefix(v1::SubmitHeader { dry_run: false, ..header.clone() }.encode_to_vec()),
+            positions_hash: Sha256::new(),
             submission: Submission {
                 batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
                 strategy: strategy(&header.strategy)?,
@@ -148,7 +152,7 @@ impl Intake {
         }
         for listed in chunk.positions {
             let (site, position) = self::position(&chunk.sites, listed)?;
-            self.request.update(format!("{site} {} {}\n", position.latitude(), position.longitude()));
+            self.positions_hash.update(format!("{site} {} {}\n", position.latitude(), position.longitude()));
             self.submission.positions.push((site, position));
         }
         for text in chunk.sites {
@@ -156,7 +160,7 @@ impl Intake {
                 return Err(InvalidField::new("sites", format!("more than {MAX_SITES}: split the submission")));
             }
             let site: SiteName = text.parse().map_err(InvalidField::of(format!("sites[{}]", self.taken)))?;
-            self.request.update(format!("{site}\n"));
+            self.names_hash.update(format!("{site}\n"));
             self.taken += 1;
             if self.seen.insert(site.clone()) {
                 self.submission.sites.push(site);
@@ -171,7 +175,7 @@ impl Intake {
         if self.submission.sites.is_empty() {
             return Err(InvalidField::new("sites", "the submission holds none"));
         }
-        let request = self.request.finalize().into();
+        let request = self.names_hash.chain_update(self.positions_hash.finalize()).finalize().into();
         Ok(Submission { idempotency: self.key.map(|key| Idempotency { key, request }), ..self.submission })
     }
 }
@@ -235,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_known_by_its_header_and_its_sites() {
-        let request = |strategy: &str, dry_run, chunks: &[&[&str]]| {
+    fn a_request_is_known_by_its_header_its_sites_and_their_positions() {
+        let request = |strategy: &str, dry_run, latitude, chunks: &[&[&str]]| {
             let header = v1::SubmitHeader {
                 batch: "b".into(),
                 strategy: strategy.into(),
@@ -246,17 +250,21 @@ mod tests {
             };
             let mut intake = Intake::new(header, &CrawlPolicy::default()).expect("a header");
             for sites in chunks {
-                let chunk =
-                    v1::SubmitChunk { sites: sites.iter().map(ToString::to_string).collect(), positions: vec![] };
+                let position = |index| v1::ListedPosition { index, latitude, longitude: 116.0 };
+                let chunk = v1::SubmitChunk {
+                    sites: sites.iter().map(ToString::to_string).collect(),
+                    positions: (0..).take(sites.len()).map(position).collect(),
+                };
                 let part = Some(v1::submit_request::Part::Chunk(chunk));
                 intake.take(v1::SubmitRequest { part }).expect("a chunk");
             }
             intake.finish().expect("a submission").idempotency.expect("a key").request
         };
-        let first = request("", false, &[&["a.cn", "b.cn"]]);
-        assert_eq!(first, request("", true, &[&["A.cn"], &["b.cn"]]), "neither dry run nor chunks matter");
-        assert_ne!(first, request("random", false, &[&["a.cn", "b.cn"]]), "another strategy");
-        assert_ne!(first, request("", false, &[&["a.cn", "c.cn"]]), "another site");
+        let first = request("", false, 40.0, &[&["a.cn", "b.cn"]]);
+        assert_eq!(first, request("", true, 40.0, &[&["A.cn"], &["b.cn"]]), "neither dry run nor chunks matter");
+        assert_ne!(first, request("random", false, 40.0, &[&["a.cn", "b.cn"]]), "another strategy");
+        assert_ne!(first, request("", false, 40.0, &[&["a.cn", "c.cn"]]), "another site");
+        assert_ne!(first, request("", false, 39.0, &[&["a.cn", "b.cn"]]), "other positions");
     }
 
     #[test]
