@@ -78,11 +78,12 @@ impl AnycastDetector {
         let light = light_evidence(&placed, &name);
         let map = self.map.as_ref().and_then(|map| map.evidence(seen, &name));
         let addresses = address_evidence(once.values().filter_map(|one| one.address));
-        // Addresses in one prefix give less confidence, and only strengthen other evidence.
-        let prefixes_differ = addresses.as_ref().is_some_and(|(confidence, _)| *confidence >= TWO_PREFIXES);
+        // Different addresses in one prefix only strengthen other evidence.
+        let prefixes_differ = addresses.as_ref().is_some_and(|addresses| addresses.prefixes_differ);
         if light.is_none() && map.is_none() && !prefixes_differ {
             return None;
         }
+        let addresses = addresses.map(|addresses| (addresses.confidence, addresses.sentence));
         let (confidences, sentences): (Vec<f64>, Vec<String>) = [light, map, addresses].into_iter().flatten().unzip();
         let doubt: f64 = confidences.into_iter().map(|confidence| 1.0 - confidence).product();
         Some(SuspectedSite { confidence: 1.0 - doubt, evidence: sentences.join("; ") })
@@ -131,16 +132,23 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// alone.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The confidence that there are several locations, and a sentence about the addresses; `None` if
-/// the landmarks resolved at most one address of each family (IPv4 and IPv6). `seen` contains the
-/// address that each landmark resolved. IPv4 and IPv6 addresses are not compared with each other,
-/// because most hosts have both kinds.
-fn address_evidence(seen: impl Iterator<Item = IpAddr>) -> Option<(f64, String)> {
-    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = seen.map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
-    [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
+/// Evidence that landmarks resolved different addresses.
+struct AddressEvidence {
+    /// The confidence that there are several locations.
+    confidence: f64,
+    prefixes_differ: bool,
+    sentence: String,
 }
 
-fn of_family(seen: &[IpAddr]) -> Option<(f64, String)> {
+/// The evidence of the addresses; `None` if the landmarks resolved at most one address of each
+/// family (IPv4 and IPv6). `seen` contains the address that each landmark resolved. IPv4 and IPv6
+/// addresses are not compared with each other, because most hosts have both kinds.
+fn address_evidence(seen: impl Iterator<Item = IpAddr>) -> Option<AddressEvidence> {
+    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = seen.map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
+    [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.confidence.total_cmp(&b.confidence))
+}
+
+fn of_family(seen: &[IpAddr]) -> Option<AddressEvidence> {
     let addresses: BTreeSet<IpAddr> = seen.iter().copied().collect();
     let prefixes: BTreeSet<u128> = addresses.iter().copied().map(prefix).collect();
     let landmarks = seen.len();
@@ -150,13 +158,13 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, String)> {
         let spread = part(prefixes.len() - 2, landmarks.saturating_sub(2));
         let confidence = TWO_PREFIXES + (EVERY_LANDMARK_ITS_OWN - TWO_PREFIXES) * spread;
         let prefixes = prefixes.len();
-        let evidence =
+        let sentence =
             format!("{landmarks} landmarks were sent to {prefixes} different networks, {first} and {other} among them");
-        return Some((confidence, evidence));
+        return Some(AddressEvidence { confidence, prefixes_differ: true, sentence });
     }
     let addresses = addresses.len();
-    let evidence = || format!("{landmarks} landmarks were sent to {addresses} addresses of one network");
-    (addresses > 1).then(|| (ONE_PREFIX, evidence()))
+    let sentence = || format!("{landmarks} landmarks were sent to {addresses} addresses of one network");
+    (addresses > 1).then(|| AddressEvidence { confidence: ONE_PREFIX, prefixes_differ: false, sentence: sentence() })
 }
 
 /// The first [`PREFIX_V4`] or [`PREFIX_V6`] bits of an address, as a number.
@@ -297,7 +305,7 @@ mod tests {
 
     fn confidence(addresses: &[&str]) -> Option<f64> {
         let seen = addresses.iter().map(|address| address.parse().unwrap());
-        address_evidence(seen).map(|(confidence, _)| confidence)
+        address_evidence(seen).map(|evidence| evidence.confidence)
     }
 
     #[test]
