@@ -2,8 +2,9 @@
 //!
 //! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages. Only
 //! `crawl::fetch` sends requests. `crawl::politeness` decides when the next request may start, and
-//! which paths robots.txt allows. `crawl::frontier` picks the next path. `crawl::policy_and_budget` limits the
-//! crawl. Requests are sequential: the agent never sends two requests to a site at the same time.
+//! which paths robots.txt allows. `crawl::frontier` picks the next path. `crawl::policy_and_budget`
+//! limits the crawl. Requests are sequential: the agent never sends two requests to a site at the
+//! same time.
 //!
 //! A crawl that skipped paths because its budget was spent counts as truncated, never as complete.
 //! A crawl that fetched no page counts as neither complete nor truncated.

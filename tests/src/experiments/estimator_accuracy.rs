@@ -69,8 +69,8 @@ struct StoppingTrial {
 
 /// An error above this fraction of the distance may lead to the choice of the wrong agent.
 const FAR_OFF: f64 = 0.2;
-/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), and `SAMPLES`,
-/// as in the other trials.
+/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), and
+/// `SAMPLES`, as in the other trials.
 const MOST: [usize; 2] = [5, SAMPLES];
 
 /// Runs `n` trials with and `n` trials without the stopping rule, for each maximum in `MOST`.

@@ -294,7 +294,7 @@ mod tests {
             seeds: 2,
             strategies: vec![Strategy::GNP_TOP3],
             tier: Tier::Plain,
-            // The default election takes a minute in a test, which is compiled without optimisation.
+            // The default election takes a minute without the compiler's optimisations.
             election: Election::KMedoids,
             ..simulate::Settings::default()
         };
