@@ -47,6 +47,12 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub pool: PgPool,
+    /// The connections of agents' sessions and jobs.
+    pub db: store::Db,
+    /// The connections of operators' calls and pages, so that these never starve the agents.
+    pub operators: store::Db,
+    /// The connection that tells whether the scheduler is ready.
+    pub readiness: store::Db,
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::refined_map::MapCache>,
     /// Positions of IP addresses; `None` unless the operator configured a file of them.
@@ -62,8 +68,12 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler that has just started, without positions of IP addresses.
     pub fn new(pool: PgPool, config: config::Config) -> Self {
+        let db = store::Db::of(pool.clone());
         Self {
             pool,
+            operators: db.clone(),
+            readiness: db.clone(),
+            db,
             wakes: Arc::default(),
             maps: Arc::new(jobs::refined_map::MapCache::new(config.map)),
             geoip: None,

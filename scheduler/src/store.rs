@@ -13,7 +13,7 @@
 pub mod agents;
 pub(crate) mod assignments;
 pub mod batches;
-mod connections;
+pub mod db;
 pub(crate) mod embeddings;
 mod enums;
 pub(crate) mod leases;
@@ -37,8 +37,8 @@ use chrono::{DateTime, Utc};
 
 use crate::model::geo::Position;
 
-pub(crate) use connections::keep_open;
-pub use connections::{acquire, begin, begin_impatient, begin_snapshot, commit, open};
+pub(crate) use db::keep_open;
+pub use db::{Db, MayConflict, Share, Tx, acquire, begin, begin_impatient, begin_snapshot, commit, open};
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;
 

@@ -42,7 +42,7 @@ use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
 use crate::store::schedulers::Role;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
-use crate::store::{self, schedulers};
+use crate::store::{self, Db, Share, schedulers};
 use crate::wake::Task;
 use crate::web::{self, Web};
 
@@ -104,7 +104,10 @@ async fn serve(
         (false, None) => Precedence::DataDir,
         (false, Some(_)) => Precedence::Database,
     };
-    let pool = store::open(connect).await.context("open the database")?;
+    let pool = store::open(connect.clone()).await.context("open the database")?;
+    let share = |share| Db::open(connect.clone(), share);
+    let (db, operators) = (share(Share::Fleet).await?, share(Share::Operators).await?);
+    let readiness = share(Share::Readiness).await?;
     let token = token_and_client_file::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
@@ -134,6 +137,9 @@ async fn serve(
     let scheduler = Scheduler {
         geoip,
         disk: Some(DiskWatch::of(data_dir.path().to_owned())),
+        db: db.clone(),
+        operators: operators.clone(),
+        readiness: readiness.clone(),
         ..Scheduler::new(pool.clone(), config)
     };
     let wakes = Arc::clone(&scheduler.wakes);
@@ -141,7 +147,7 @@ async fn serve(
         served = run(scheduler, listener, tls, identity, shutdown) => served,
         never = token_and_client_file::keep_client_file(&wakes, &client, data_dir) => match never {},
     };
-    pool.close().await;
+    tokio::join!(pool.close(), db.close(), operators.close(), readiness.close());
     served
 }
 

@@ -4,6 +4,7 @@
 //! and not sent. Every match is exhaustive, so a new error must be given an explicit code.
 
 use std::io;
+use std::sync::Arc;
 
 use tonic::{Code, Status};
 
@@ -21,6 +22,7 @@ use crate::store::agents::sessions::{EndCause, OpenError};
 use crate::store::batches::cancel_and_retry::ChangeError;
 use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
+use crate::store::db::{MayConflict, conflict_in};
 
 /// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
 /// otherwise `Internal`.
@@ -34,6 +36,12 @@ impl From<store::Error> for Status {
             tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
             return Self::unavailable(said);
         }
+        if error.is_conflict() {
+            // `Db::tx` repeats the transaction, and logs a transaction that it gives up.
+            let mut status = away();
+            status.set_source(Arc::new(error));
+            return status;
+        }
         let passing = error.passes();
         let chain = format!("{:#}", anyhow::Error::from(error));
         if passing {
@@ -43,6 +51,12 @@ impl From<store::Error> for Status {
             tracing::error!(error = chain, "a request failed inside the scheduler");
             failed()
         }
+    }
+}
+
+impl MayConflict for Status {
+    fn is_conflict(&self) -> bool {
+        conflict_in(self)
     }
 }
 
@@ -81,6 +95,12 @@ macro_rules! codes {
                 use $error as E;
                 let code = match error { $($arms)+ };
                 Self::new(code, error.to_string())
+            }
+        }
+
+        impl MayConflict for $error {
+            fn is_conflict(&self) -> bool {
+                conflict_in(self)
             }
         }
     )+};

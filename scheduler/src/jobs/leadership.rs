@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +23,7 @@ use crate::machine::disk::DiskWatch;
 use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
 use crate::store::schedulers::Role;
-use crate::store::{self, schedulers};
+use crate::store::{self, Db, Tx, schedulers};
 use crate::wake::Wakes;
 
 use crate::jobs::refined_map::MapCache;
@@ -66,12 +68,48 @@ impl Leader {
         }
         Ok(tx)
     }
+
+    /// Runs `work` in a transaction that commits only while this scheduler leads the role. `work`
+    /// may run several times ([`store::Db::tx`]).
+    ///
+    /// # Errors
+    /// [`NotLeader`] if another scheduler is the leader of the role, otherwise the error of `work`
+    /// or of the database.
+    pub async fn tx<'env, T>(
+        &'env self,
+        name: &'static str,
+        work: impl for<'t> FnMut(&'t mut Tx<'env>) -> BoxFuture<'t, anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
+        let patience = (self.terms.life * STANDSTILL_LIVES).max(LEAST_STANDSTILL);
+        self.terms
+            .db
+            .checked_tx(
+                name,
+                |tx| {
+                    async move {
+                        if schedulers::check(tx, self.role, scheduler, number, patience)
+                            .await
+                            .context("check the term")?
+                        {
+                            return Ok(());
+                        }
+                        self.terms.lost(self.role, number);
+                        Err(NotLeader.into())
+                    }
+                    .boxed()
+                },
+                work,
+            )
+            .await
+    }
 }
 
 /// The terms that one scheduler considers its own. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct HeldTerms {
     pool: PgPool,
+    db: Db,
     url: Arc<str>,
     life: Duration,
     /// Lifetime of a session, including its grace period. When a scheduler takes the role reap, it
@@ -95,6 +133,7 @@ impl HeldTerms {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
             pool: scheduler.pool.clone(),
+            db: scheduler.db.clone(),
             url: url.into(),
             life: term.life,
             lifetime: lease.life + lease.grace,

@@ -1,7 +1,7 @@
 //! Recrawling: creates the next round of every task whose recrawl is due. The new round is then
 //! handled like any other.
 
-use anyhow::Context;
+use futures_util::FutureExt as _;
 
 use crate::store::tasks::measuring_and_rounds;
 
@@ -14,10 +14,9 @@ const TASKS_PER_PASS: i64 = 500;
 /// Runs transactions of bounded size until no recrawl is due.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
-        let mut tx = scheduler.begin().await?;
-        let made =
-            measuring_and_rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
-        tx.commit().await.context("commit new rounds")?;
+        let made = scheduler
+            .tx("recrawl", |tx| async move { Ok(measuring_and_rounds::recrawl(tx, TASKS_PER_PASS).await?) }.boxed());
+        let made = made.await?;
         if made.rounds > 0 {
             tracing::info!(made.rounds, "sites are crawled again");
             scheduler.wakes.measure.notify_one();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use tonic::Status;
 
@@ -11,7 +12,7 @@ use crate::Scheduler;
 use crate::grpc::errors;
 use crate::machine::secret::SecretHash;
 use crate::model::contact_url::ContactUrl;
-use crate::store::{self, settings};
+use crate::store::settings;
 
 /// Maximum time that the operator's former token stays valid after its replacement.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -31,14 +32,14 @@ pub(super) async fn set_contact_url(
     request: &v1::SetContactUrlRequest,
 ) -> Result<v1::SetContactUrlResponse, Status> {
     let contact_url = contact_url(request)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
-    settings::set_contact_url(&mut conn, contact_url.as_str()).await?;
+    let url = contact_url.as_str();
+    scheduler.operators.tx("set contact URL", |tx| settings::set_contact_url(tx, url).boxed()).await?;
     scheduler.wakes.measure.notify_one();
     Ok(v1::SetContactUrlResponse {})
 }
 
 pub(super) async fn show_contact_url(scheduler: &Scheduler) -> Result<v1::ShowContactUrlResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("show contact URL").await?;
     let contact_url = settings::contact_url(&mut conn).await?.unwrap_or_default();
     Ok(v1::ShowContactUrlResponse { contact_url })
 }
@@ -54,9 +55,11 @@ pub(super) async fn replace_operator_token(
     request: &v1::ReplaceOperatorTokenRequest,
 ) -> Result<v1::ReplaceOperatorTokenResponse, Status> {
     let (hash, grace) = new_token(request)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
-    let replaced = settings::replace_operator_token(&mut conn, presented, &hash, grace).await;
-    let until = replaced?.ok_or_else(errors::former_token)?;
+    let hash = &hash;
+    let replaced = scheduler
+        .operators
+        .tx("replace operator token", |tx| settings::replace_operator_token(tx, presented, hash, grace).boxed());
+    let until = replaced.await?.ok_or_else(errors::former_token)?;
     tracing::warn!(former_until = %until, "the operator's token was replaced");
     let other_scheduler_urls = scheduler.wakes.others();
     let former_until = Some(timestamp(until));

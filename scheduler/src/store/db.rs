@@ -1,0 +1,569 @@
+//! The only way to the database: a pool of connections, the transactions on it, and their counts.
+//!
+//! sqlx returns a connection to its pool inside an open transaction if the caller is dropped while
+//! `BEGIN` is under way, for example because a client cancels its call. Statements of later callers
+//! then belong to that transaction, and are lost with it. Therefore connecting, `BEGIN` and `COMMIT`
+//! run in tasks of their own, which the caller's end does not stop. The pool checks each returned
+//! connection besides.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Row, Transaction};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::schema;
+use crate::store::rows_and_errors::{Error, PLACE, Rows, Statement as _};
+use crate::store::schema::backup_and_restore;
+
+/// Maximum time that a caller waits for a free connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time in which a returned connection must end its last statement. After this time the
+/// connection is closed, so abandoned statements do not occupy the pool.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of times that a transaction is tried if it conflicts with others. Two conflicts in a row
+/// are rare, because a conflict ends only one of the transactions concerned.
+const ATTEMPTS: u32 = 4;
+/// Timeouts of statements and transactions, which Postgres enforces. Even a statement that inserts
+/// ten thousand sites takes less than 60 s, so a statement that takes longer probably waits for a
+/// lock that is never released. The timeout of idle transactions releases the locks of a scheduler
+/// that hangs in the middle of a transaction. Postgres ends the statement of a closed connection
+/// within a second.
+const LIMITS: [(&str, &str); 3] = [
+    ("statement_timeout", "60s"),
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("client_connection_check_interval", "1s"),
+];
+
+/// Who shares a pool's connections. The sum, 24, lets two schedulers and other programs, such as
+/// backups, together stay below Postgres' default limit of 100 connections.
+#[derive(Debug, Clone, Copy)]
+pub enum Share {
+    /// Agents' sessions and jobs.
+    Fleet,
+    /// Operators' calls and pages.
+    Operators,
+    /// The check whether the scheduler is ready.
+    Readiness,
+}
+
+impl Share {
+    const fn connections(self) -> u32 {
+        match self {
+            Self::Fleet => 16,
+            Self::Operators => 7,
+            Self::Readiness => 1,
+        }
+    }
+}
+
+/// A pool of connections. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Db {
+    pool: PgPool,
+    /// One place for each connection. Callers queue here and not in the pool, because a caller that
+    /// is dropped leaves this queue without stopping a connection attempt.
+    places: Arc<Semaphore>,
+    counts: Arc<Counts>,
+    /// Maximum time that a transaction waits for one lock; `None` for the timeout of statements.
+    patience: Option<Duration>,
+}
+
+/// Stores in `PLACE` where the database's disk is, as precisely as the database user's permissions
+/// allow.
+async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
+    let directory = sqlx::query_scalar!(
+        r#"
+        select case when pg_has_role(current_user, 'pg_read_all_settings', 'usage') then current_setting('data_directory') end
+        "#,
+    )
+    .one(conn)
+    .await?;
+    let place = match (directory, options.get_socket()) {
+        (Some(directory), Some(_)) => format!("at {directory}"),
+        (Some(directory), None) => format!("at {directory} on {}", options.get_host()),
+        (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
+        (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
+    };
+    // `PLACE` is already set if this process has opened the database before.
+    drop(PLACE.set(place));
+    Ok(())
+}
+
+/// Connects and applies migrations. Two schedulers may start at the same time, because the migrator
+/// holds a lock.
+pub async fn prepare(options: &PgConnectOptions) -> Result<(), Error> {
+    // This connection has no timeouts, because a migration may take long, or wait for a migration
+    // by another scheduler.
+    let mut conn = options.connect().await?;
+    if backup_and_restore::under_way(&mut conn).await? {
+        return Err(Error::HalfRestored);
+    }
+    find_place_of_disk(&mut conn, options).await?;
+    schema::migrate(&mut conn).await?;
+    conn.close().await?;
+    Ok(())
+}
+
+impl Db {
+    /// Opens a share of the connections to a database that [`prepare`] has prepared.
+    pub async fn open(options: PgConnectOptions, share: Share) -> Result<Self, Error> {
+        let pool = PgPoolOptions::new()
+            .max_connections(share.connections())
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .after_release(|conn, _| Box::pin(async move { Ok(is_at_rest(conn).await) }))
+            .connect_with(options.options(LIMITS))
+            .await?;
+        Ok(Self::of(pool))
+    }
+
+    /// The door to the connections of `pool`.
+    pub fn of(pool: PgPool) -> Self {
+        let places = Semaphore::new(pool.options().get_max_connections() as usize);
+        Self { pool, places: Arc::new(places), counts: Arc::default(), patience: None }
+    }
+
+    /// The same pool, whose transactions fail (SQLSTATE 55P03) after waiting `patience` for a lock.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self.clone() }
+    }
+
+    pub fn options(&self) -> PgConnectOptions {
+        self.pool.connect_options().as_ref().clone()
+    }
+
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// How many transactions of each name have ended, and how long they took.
+    pub fn counts(&self) -> BTreeMap<&'static str, TransactionCount> {
+        self.counts.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Runs `work` in a transaction and commits. An error of `work` rolls back. A transaction that
+    /// conflicts with others is repeated, so `work` may run several times.
+    ///
+    /// # Errors
+    /// The error of `work`, or that of `BEGIN` or `COMMIT`. It is unknown whether a transaction was
+    /// committed if its `COMMIT` lost the connection.
+    pub async fn tx<'env, T, E>(
+        &self,
+        name: &'static str,
+        work: impl for<'t> FnMut(&'t mut Tx<'env>) -> BoxFuture<'t, Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        E: From<Error> + MayConflict,
+    {
+        self.checked_tx(name, |_| Box::pin(async { Ok(()) }), work).await
+    }
+
+    /// Like [`Db::tx`], but runs `check` before `work` in the same transaction.
+    ///
+    /// # Errors
+    /// Those of [`Db::tx`], and the error of `check`.
+    pub async fn checked_tx<'env, T, E>(
+        &self,
+        name: &'static str,
+        mut check: impl for<'t> FnMut(&'t mut Tx<'env>) -> BoxFuture<'t, Result<(), E>>,
+        mut work: impl for<'t> FnMut(&'t mut Tx<'env>) -> BoxFuture<'t, Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        E: From<Error> + MayConflict,
+    {
+        let mut attempt = 1;
+        loop {
+            let begun = Instant::now();
+            let done = async {
+                let mut tx = self.begin().await?;
+                check(&mut tx).await?;
+                let done = work(&mut tx).await?;
+                tx.commit().await?;
+                Ok(done)
+            }
+            .await;
+            let conflict = done.as_ref().err().is_some_and(MayConflict::is_conflict);
+            self.counts.add(name, begun.elapsed(), done.is_ok(), conflict);
+            if !conflict {
+                return done;
+            }
+            if attempt == ATTEMPTS {
+                tracing::warn!(transaction = name, attempt, "a transaction conflicts with others and is given up");
+                return done;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// A connection for statements that only read, each in a transaction of its own.
+    pub async fn read(&self, name: &'static str) -> Result<Reader, Error> {
+        let place = self.place().await?;
+        let pool = self.pool.clone();
+        let conn = finish(async move { pool.acquire().await }).await?;
+        Ok(Reader { conn, timer: Timer::start(name, &self.counts), _place: place })
+    }
+
+    /// A read-only transaction in which all statements see one snapshot.
+    pub async fn snapshot(&self, name: &'static str) -> Result<Snapshot, Error> {
+        let tx = self.begin_with("begin transaction isolation level repeatable read, read only".to_owned()).await?;
+        Ok(Snapshot { tx, timer: Timer::start(name, &self.counts) })
+    }
+
+    pub(super) async fn begin<'env>(&self) -> Result<Tx<'env>, Error> {
+        let begin = match self.patience {
+            Some(patience) => format!("begin; set local lock_timeout = {}", patience.as_millis()),
+            None => "begin".to_owned(),
+        };
+        self.begin_with(begin).await
+    }
+
+    async fn begin_with<'env>(&self, statement: String) -> Result<Tx<'env>, Error> {
+        let place = self.place().await?;
+        let pool = self.pool.clone();
+        // The statement contains no text from outside.
+        let inner = finish(async move { pool.begin_with(AssertSqlSafe(statement)).await }).await?;
+        Ok(Tx { inner, place, env: PhantomData })
+    }
+
+    async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let place = Arc::clone(&self.places).acquire_owned();
+        let place = tokio::time::timeout(ACQUIRE_TIMEOUT, place).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        // The semaphore is never closed.
+        Ok(place.map_err(|_| sqlx::Error::PoolClosed)?)
+    }
+}
+
+/// Runs work in a task of its own, so that the work ends even if the caller is dropped.
+async fn finish<T: Send + 'static>(
+    work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+) -> Result<T, Error> {
+    // The task fails only if it panics or the runtime stops.
+    let done = tokio::spawn(work).await.map_err(|_| sqlx::Error::WorkerCrashed)?;
+    Ok(done?)
+}
+
+/// Whether a returned connection is outside of transactions. Begins by waiting for the end of the
+/// connection's last statement.
+async fn is_at_rest(conn: &mut PgConnection) -> bool {
+    // In an open transaction, `now()` is the time of its `BEGIN`. A statement without parameters is
+    // sent as one message, so both times are otherwise the same.
+    let asked = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(conn);
+    match tokio::time::timeout(RELEASE_TIMEOUT, asked).await {
+        Ok(Ok(row)) if row.try_get_raw(0).is_ok_and(|value| value.as_bytes().is_ok_and(|text| text == b"t")) => true,
+        Ok(Ok(_)) => {
+            tracing::error!("a connection came back inside a transaction and is closed");
+            false
+        }
+        // Also in an aborted transaction.
+        Ok(Err(error)) => {
+            tracing::debug!(error = %error, "a returned connection is closed");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// An open transaction. `'env` is what its work may borrow.
+#[derive(Debug)]
+pub struct Tx<'env> {
+    inner: Transaction<'static, Postgres>,
+    place: OwnedSemaphorePermit,
+    env: PhantomData<&'env ()>,
+}
+
+impl Tx<'_> {
+    pub(super) async fn commit(self) -> Result<(), Error> {
+        let Self { inner, place, .. } = self;
+        finish(async move {
+            let committed = inner.commit().await;
+            drop(place);
+            committed
+        })
+        .await
+    }
+}
+
+impl Deref for Tx<'_> {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.inner
+    }
+}
+
+impl DerefMut for Tx<'_> {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.inner
+    }
+}
+
+/// A connection outside of transactions.
+#[derive(Debug)]
+pub struct Reader {
+    conn: PoolConnection<Postgres>,
+    #[expect(dead_code, reason = "counts the use when it is dropped")]
+    timer: Timer,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Deref for Reader {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
+}
+
+/// A read-only transaction. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Snapshot {
+    tx: Tx<'static>,
+    #[expect(dead_code, reason = "counts the use when it is dropped")]
+    timer: Timer,
+}
+
+impl Deref for Snapshot {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for Snapshot {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+}
+
+/// An error that may say that Postgres ended a transaction because it conflicts with others.
+pub trait MayConflict {
+    fn is_conflict(&self) -> bool;
+}
+
+impl MayConflict for Error {
+    fn is_conflict(&self) -> bool {
+        conflict_in(self)
+    }
+}
+
+impl MayConflict for anyhow::Error {
+    fn is_conflict(&self) -> bool {
+        conflict_in(self.as_ref())
+    }
+}
+
+/// Whether one of the causes of `error` is a serialization failure (40001) or a deadlock (40P01).
+pub fn conflict_in(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|cause| {
+        let Some(sqlx::Error::Database(cause)) = cause.downcast_ref() else { return false };
+        cause.code().is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+    })
+}
+
+/// What became of the transactions of one name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TransactionCount {
+    pub ended: u64,
+    pub failed: u64,
+    pub conflicts: u64,
+    pub took: Duration,
+}
+
+/// The counts by name. There are as many names as calls of [`Db::tx`] in the program.
+#[derive(Debug, Default)]
+struct Counts(Mutex<BTreeMap<&'static str, TransactionCount>>);
+
+impl Counts {
+    fn add(&self, name: &'static str, took: Duration, ok: bool, conflict: bool) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(name).or_default();
+        count.ended += 1;
+        count.failed += u64::from(!ok);
+        count.conflicts += u64::from(conflict);
+        count.took += took;
+    }
+}
+
+/// Counts a use of a connection when it is dropped.
+#[derive(Debug)]
+struct Timer {
+    name: &'static str,
+    begun: Instant,
+    counts: Arc<Counts>,
+}
+
+impl Timer {
+    fn start(name: &'static str, counts: &Arc<Counts>) -> Self {
+        Self { name, begun: Instant::now(), counts: Arc::clone(counts) }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.counts.add(self.name, self.begun.elapsed(), true, false);
+    }
+}
+
+/// Connects and applies migrations, and opens a pool for callers that do not yet use [`Db`].
+pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
+    prepare(&options).await?;
+    Ok(Db::open(options, Share::Fleet).await?.pool)
+}
+
+pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
+    Ok(pool.acquire().await?)
+}
+
+pub async fn commit(tx: Transaction<'_, Postgres>) -> Result<(), Error> {
+    Ok(tx.commit().await?)
+}
+
+pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
+    Ok(pool.begin().await?)
+}
+
+/// Begins a read-only transaction in which all statements see one snapshot.
+pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
+    Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
+}
+
+/// Begins a transaction that fails (SQLSTATE class 55) after waiting `patience` for a lock.
+pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
+    let mut tx = begin(pool).await?;
+    let patience = format!("{}ms", patience.as_millis());
+    sqlx::query_scalar!("select set_config('lock_timeout', $1, true)", patience).fetch_one(&mut *tx).await?;
+    Ok(tx)
+}
+
+/// Interval of the statements that keep a transaction open. The shortest idle timeout is that of a
+/// leader's transactions (5 s), five times this interval.
+const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of statements that keep a transaction open. Because of this limit, work that
+/// never ends does not hold the transaction's locks forever.
+const MOST_KEPT_OPEN: u32 = 60;
+
+/// Awaits `work`, which runs no statements, while a transaction is open. Sends a statement every
+/// second, for at most a minute, so that Postgres does not abort the transaction as idle. A
+/// suspended process sends no statement, so Postgres aborts its transaction.
+pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
+    let mut work = pin!(work);
+    for _ in 0..MOST_KEPT_OPEN {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            () = tokio::time::sleep(KEEP_OPEN_INTERVAL) => sqlx::query("select 1").run(conn).await?,
+        }
+    }
+    Ok(work.await)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::store::{fixtures, settings};
+
+    /// Polls `future` at most `polls` times, and then drops it.
+    async fn poll_and_drop(future: impl Future, polls: usize) {
+        let mut future = pin!(future);
+        for _ in 0..polls {
+            if futures_util::poll!(&mut future).is_ready() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// One connection, so that each use gets the connection of the former one.
+    async fn single(pool: &PgPool) -> Db {
+        let options = pool.connect_options().as_ref().clone();
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.expect("connect");
+        Db::of(pool)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_caller_dropped_at_any_moment_leaves_no_connection_in_a_transaction(pool: PgPool) {
+        let db = single(&pool).await;
+        for polls in 0..60 {
+            let work = db.tx("dropped", |tx| settings::set_contact_url(tx, "https://dropped.example").boxed());
+            poll_and_drop(work, polls).await;
+            poll_and_drop(db.snapshot("dropped"), polls).await;
+            // Whether the dropped transaction committed is unknown. The next statement must not be
+            // part of it.
+            let mut reader = db.read("read").await.expect("read");
+            let at_rest: bool = fixtures::scalar(&mut reader, "select pg_current_xact_id_if_assigned() is null").await;
+            assert!(at_rest, "after {polls} polls");
+            assert!(is_at_rest(&mut reader).await, "after {polls} polls");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_connection_that_comes_back_inside_a_transaction_is_closed(pool: PgPool) {
+        let db = Db::open(pool.connect_options().as_ref().clone(), Share::Readiness).await.expect("open");
+        let pid = "select pg_backend_pid()";
+        let mut reader = db.read("leak").await.expect("read");
+        let leaked: i32 = fixtures::scalar(&mut reader, pid).await;
+        fixtures::execute(&mut reader, "begin").await;
+        drop(reader);
+        let next: i32 = fixtures::scalar(&mut db.read("next").await.expect("read"), pid).await;
+        assert_ne!(leaked, next);
+        let again: i32 = fixtures::scalar(&mut db.read("again").await.expect("read"), pid).await;
+        assert_eq!(next, again, "a connection at rest is used again");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_transaction_that_conflicts_is_repeated_and_counted(pool: PgPool) {
+        let db = Db::of(pool);
+        let tries = AtomicU32::new(0);
+        let repeated = db.tx("repeated", |tx| {
+            let first = tries.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                settings::set_contact_url(tx, "https://repeated.example").await?;
+                let sql = "do $$ begin raise exception 'deadlock' using errcode = '40P01'; end $$";
+                if first {
+                    sqlx::query(sql).run(tx).await?;
+                }
+                Ok::<_, Error>(())
+            }
+            .boxed()
+        });
+        repeated.await.expect("the second try");
+        let count = db.counts()["repeated"];
+        assert_eq!((count.ended, count.failed, count.conflicts), (2, 1, 1));
+        let refused = db.tx("refused", |_| async { Err::<(), _>(Error::HalfRestored) }.boxed()).await;
+        refused.expect_err("no conflict, so no repetition");
+        assert_eq!(db.counts()["refused"].ended, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_transaction_outlives_its_idle_limit_only_while_work_keeps_it_open(pool: PgPool) {
+        let work = || tokio::time::sleep(Duration::from_secs(5));
+        for kept_open in [true, false] {
+            let mut tx = begin(&pool).await.expect("begin");
+            sqlx::query("set local idle_in_transaction_session_timeout = '4s'").run(&mut tx).await.expect("set");
+            if kept_open {
+                keep_open(&mut tx, work()).await.expect("work");
+            } else {
+                work().await;
+            }
+            assert_eq!(commit(tx).await.is_ok(), kept_open);
+        }
+    }
+}
