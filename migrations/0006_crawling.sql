@@ -201,6 +201,8 @@ create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
 create index tasks_failed on tasks (batch_id, state_since) where state = 'failed' and retried_at is null;
 -- Finds tasks with a due next round without reading tasks whose round is not due yet.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
+-- Finds the next due round of a batch, which whoever watches the batch sees.
+create index tasks_to_recrawl_of_batch on tasks (batch_id, recrawl_at) where recrawl_at is not null;
 -- For the job that deletes rounds some time after the next round was made.
 create index tasks_followed on tasks (retried_at) where retried_at is not null;
 
@@ -257,7 +259,7 @@ create table stage_causes (
 -- hold is deleted when its cause ends, or when the task changes its state.
 create table task_holds (
     -- The task.
-    task_id bigint primary key references tasks (id) on delete cascade,
+    task_id bigint primary key references tasks (id),
     -- The task's batch and site, repeated for the indexes.
     batch_id bigint not null references batches (id),
     site_id bigint not null references sites (id), -- the site
@@ -557,7 +559,14 @@ create table batch_totals (
     truncated bigint not null,
     -- Number of pages and bytes in the tasks' outcomes.
     pages bigint not null,
-    bytes numeric not null -- numeric, because an agent may report any number
+    bytes numeric not null, -- numeric, because an agent may report any number
+    -- Number of held tasks by the cause of the hold, without tasks that are admitted to an address.
+    -- With these numbers, the causes of waits are known without reading the tasks.
+    held_address bigint not null default 0,
+    held_pause bigint not null default 0, -- number of tasks held for a pause
+    held_breaker bigint not null default 0, -- number of tasks held because of an open circuit
+    held_unmet bigint not null default 0, -- number of tasks held because no agent may crawl them
+    held_confirming bigint not null default 0 -- number of tasks held for a confirmation
 );
 
 -- Differences that are not in the sums yet. The table has no key and no foreign key, so that
@@ -580,7 +589,12 @@ create table batch_changes (
     pages bigint not null default 0, -- added to batch_totals.pages
     bytes numeric not null default 0, -- added to batch_totals.bytes
     -- Number of ended crawls; 0 if the row only contains changes of states.
-    crawls bigint not null default 0
+    crawls bigint not null default 0,
+    held_address bigint not null default 0, -- added to batch_totals.held_address
+    held_pause bigint not null default 0, -- added to batch_totals.held_pause
+    held_breaker bigint not null default 0, -- added to batch_totals.held_breaker
+    held_unmet bigint not null default 0, -- added to batch_totals.held_unmet
+    held_confirming bigint not null default 0 -- added to batch_totals.held_confirming
 );
 
 -- Totals of the crawls that ended in each minute, for rates and for throughput over time. A round
@@ -612,13 +626,20 @@ select b.id as batch_id,
        (coalesce(t.cancelled, 0) + coalesce(c.cancelled, 0))::bigint as cancelled,
        (coalesce(t.truncated, 0) + coalesce(c.truncated, 0))::bigint as truncated,
        (coalesce(t.pages, 0) + coalesce(c.pages, 0))::bigint as pages,
-       least(coalesce(t.bytes, 0) + coalesce(c.bytes, 0), 9223372036854775807)::bigint as bytes
+       least(coalesce(t.bytes, 0) + coalesce(c.bytes, 0), 9223372036854775807)::bigint as bytes,
+       (coalesce(t.held_address, 0) + coalesce(c.held_address, 0))::bigint as held_address,
+       (coalesce(t.held_pause, 0) + coalesce(c.held_pause, 0))::bigint as held_pause,
+       (coalesce(t.held_breaker, 0) + coalesce(c.held_breaker, 0))::bigint as held_breaker,
+       (coalesce(t.held_unmet, 0) + coalesce(c.held_unmet, 0))::bigint as held_unmet,
+       (coalesce(t.held_confirming, 0) + coalesce(c.held_confirming, 0))::bigint as held_confirming
 from batches b
 left join batch_totals t on t.batch_id = b.id
 left join (
     select batch_id, sum(submitted) as submitted, sum(measuring) as measuring, sum(located) as located,
            sum(assigned) as assigned, sum(leased) as leased, sum(done) as done, sum(failed) as failed,
-           sum(cancelled) as cancelled, sum(truncated) as truncated, sum(pages) as pages, sum(bytes) as bytes
+           sum(cancelled) as cancelled, sum(truncated) as truncated, sum(pages) as pages, sum(bytes) as bytes,
+           sum(held_address) as held_address, sum(held_pause) as held_pause, sum(held_breaker) as held_breaker,
+           sum(held_unmet) as held_unmet, sum(held_confirming) as held_confirming
     from batch_changes
     group by batch_id
 ) c on c.batch_id = b.id;
@@ -691,6 +712,42 @@ begin
 end $$;
 create trigger outcomes_counted after insert on outcomes
 referencing new table as made for each statement execute function count_outcomes();
+
+-- Adds new holds to the number of tasks held for their cause, and subtracts ended ones.
+create function count_holds() returns trigger language plpgsql as $$
+declare
+    n bigint = case tg_op when 'INSERT' then 1 else -1 end;
+begin
+    insert into batch_changes (batch_id, held_address, held_pause, held_breaker, held_unmet, held_confirming)
+    select batch_id, n * count(*) filter (where cause = 'address'), n * count(*) filter (where cause = 'pause'),
+           n * count(*) filter (where cause = 'breaker'), n * count(*) filter (where cause = 'unmet'),
+           n * count(*) filter (where cause = 'confirming')
+    from changed
+    where not admitted
+    group by batch_id;
+    return null;
+end $$;
+create trigger holds_counted_made after insert on task_holds
+referencing new table as changed for each statement execute function count_holds();
+create trigger holds_counted_ended after delete on task_holds
+referencing old table as changed for each statement execute function count_holds();
+
+create function count_holds_changed() returns trigger language plpgsql as $$
+begin
+    insert into batch_changes (batch_id, held_address, held_pause, held_breaker, held_unmet, held_confirming)
+    select batch_id, coalesce(sum(n) filter (where cause = 'address'), 0),
+           coalesce(sum(n) filter (where cause = 'pause'), 0), coalesce(sum(n) filter (where cause = 'breaker'), 0),
+           coalesce(sum(n) filter (where cause = 'unmet'), 0), coalesce(sum(n) filter (where cause = 'confirming'), 0)
+    from (
+        select batch_id, cause, 1 as n from after where not admitted
+        union all
+        select batch_id, cause, -1 from before where not admitted
+    ) moved
+    group by batch_id;
+    return null;
+end $$;
+create trigger holds_counted_changed after update on task_holds
+referencing old table as before new table as after for each statement execute function count_holds_changed();
 
 -- Preemptions: requests to return a lease, because another agent would end the crawl sooner. A task
 -- is preempted at most once, so that no crawl moves back and forth.

@@ -9840,7 +9840,7 @@ pub struct BatchStatus {
     /// Number of the batch's sites that are being crawled.
     #[prost(uint64, tag = "6")]
     pub crawling: u64,
-    /// Number of the batch's sites that no agent may crawl; counted up to 10,000.
+    /// Number of the batch's sites that no agent may crawl.
     #[prost(uint64, tag = "7")]
     pub unmet: u64,
     /// Number of crawls that ended per minute, over the last five minutes; absent if none did.

@@ -4,6 +4,7 @@
 //! convert its result to a message. Proto types never leave this module.
 
 mod agent_session;
+pub(crate) mod answers;
 pub(crate) mod auth;
 mod errors;
 pub(crate) mod operator;

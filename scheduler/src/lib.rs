@@ -60,8 +60,8 @@ pub struct Scheduler {
     pub config: Arc<config::Config>,
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.
     pub disk: Option<machine::disk::DiskWatch>,
-    /// Estimates of the remaining time of batches.
-    pub estimates: Arc<grpc::operator::Estimates>,
+    /// The answers that operators' calls and pages share.
+    pub answers: Arc<grpc::answers::SharedAnswers>,
     pub wrong_tokens: Arc<grpc::auth::WrongTokens>,
 }
 
@@ -79,7 +79,7 @@ impl Scheduler {
             geoip: None,
             config: Arc::new(config),
             disk: None,
-            estimates: Arc::default(),
+            answers: Arc::default(),
             wrong_tokens: Arc::default(),
         }
     }

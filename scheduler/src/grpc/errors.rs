@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
+use super::answers::NoAnswer;
 use super::auth::AuthError;
 use super::operator::capacity_plan::PlanError;
 use super::operator::convert::InvalidField;
@@ -57,6 +58,16 @@ impl From<store::Error> for Status {
 impl MayConflict for Status {
     fn is_conflict(&self) -> bool {
         conflict_in(self)
+    }
+}
+
+impl From<NoAnswer> for Status {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::Silent => away(),
+            // The panic has been logged.
+            NoAnswer::Panicked => failed(),
+        }
     }
 }
 
@@ -191,7 +202,7 @@ fn no_randomness(cause: &io::Error) -> Status {
 }
 
 /// The status `Internal`. The cause has been logged and is not sent.
-fn failed() -> Status {
+pub(super) fn failed() -> Status {
     Status::internal("the scheduler failed: its log has the cause")
 }
 

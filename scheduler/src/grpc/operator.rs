@@ -19,4 +19,4 @@ mod status;
 pub(super) mod tests;
 mod throughput;
 
-pub(crate) use batches::remaining_time::Estimates;
+pub(crate) use batches::facts::ready;

@@ -229,10 +229,8 @@ fn sites(status: &Status) -> Vec<Attention> {
         found.push(Attention::new(AttentionKind::OpenCircuits, count(open), message, "landfall sites circuits"));
     }
     for batch in status.batches.iter().filter(|batch| batch.unmet > 0) {
-        let at_least = if batch.more_unmet { "at least " } else { "" };
         let sites = if batch.unmet == 1 { "site" } else { "sites" };
-        let message =
-            format!("no agent that accepts work may crawl {at_least}{} {sites} of batch {}", batch.unmet, batch.name);
+        let message = format!("no agent that accepts work may crawl {} {sites} of batch {}", batch.unmet, batch.name);
         let command = format!("landfall batches show {}", batch.name);
         found.push(Attention::new(AttentionKind::NoEligibleAgent, count(batch.unmet), message, command));
     }
@@ -386,7 +384,6 @@ mod tests {
             failed: 0,
             crawling: 0,
             unmet,
-            more_unmet: false,
             sites_per_minute: None,
             megabytes_per_minute: None,
             idle: Duration::ZERO,
@@ -526,8 +523,8 @@ mod tests {
         ),
         (
             "no-eligible-agent",
-            |status| status.batches = vec![BatchStatus { more_unmet: true, ..batch("autumn", 10_000) }],
-            "no agent that accepts work may crawl at least 10000 sites of batch autumn",
+            |status| status.batches = vec![batch("autumn", 10_000)],
+            "no agent that accepts work may crawl 10000 sites of batch autumn",
             "landfall batches show autumn",
         ),
         (

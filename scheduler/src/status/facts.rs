@@ -129,10 +129,8 @@ pub struct BatchStatus {
     pub failed: u64,
     /// Number of sites that are being crawled.
     pub crawling: u64,
-    /// Number of sites that no agent may crawl. Not all are counted if there are very many.
+    /// Number of sites that no agent may crawl.
     pub unmet: u64,
-    /// Whether counting stopped at `unmet`, so that more sites may be unmet.
-    pub more_unmet: bool,
     /// Crawls that ended per minute, over the last few minutes; `None` if no crawl ended.
     pub sites_per_minute: Option<f64>,
     /// Megabytes (10^6 bytes) per minute, fetched by the crawls that `sites_per_minute` counts.

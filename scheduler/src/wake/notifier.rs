@@ -123,7 +123,7 @@ impl FromStr for Signals {
 impl Notifier {
     pub(super) fn tell(&self, task: Task) {
         self.change(|waiting| {
-            if !waiting.here.contains(&task.role()) {
+            if task.is_awaited_everywhere() || !waiting.here.contains(&task.role()) {
                 waiting.news.tasks.insert(task);
             }
         });
@@ -274,9 +274,12 @@ mod tests {
         };
         signal();
         assert!(wakes.notifier.take().is_empty(), "nobody else is there");
-        wakes.set_peers(vec!["http://127.0.0.1:1".to_owned()], [Role::Plan]);
+        wakes.set_peers(vec!["http://127.0.0.1:1".to_owned()], [Role::Plan, Role::Fit]);
         signal();
+        wakes.fit.notify_one();
+        wakes.fitted.notify_one();
         signal();
-        assert_eq!(wakes.notifier.take(), news(&[Task::Reap], &[7]), "planning is done here");
+        let told = news(&[Task::Reap, Task::Fitted], &[7]);
+        assert_eq!(wakes.notifier.take(), told, "planning and fitting are done here");
     }
 }

@@ -22,7 +22,8 @@ use crate::wake::task_roles::{Task, for_tasks};
 pub struct Signal {
     task: Task,
     here: Notify,
-    came: AtomicU64,
+    /// Number of signals so far.
+    came: watch::Sender<u64>,
     notifier: Arc<Notifier>,
     activity: Arc<LastSignal>,
 }
@@ -36,14 +37,19 @@ impl Signal {
     }
 
     fn ring(&self) {
-        self.came.fetch_add(1, Ordering::Relaxed);
+        self.came.send_modify(|came| *came += 1);
         self.here.notify_one();
     }
 
     /// Number of signals so far, from this or another scheduler. While the number stays the same,
     /// no event that sends this signal has happened.
     pub fn came(&self) -> u64 {
-        self.came.load(Ordering::Relaxed)
+        *self.came.borrow()
+    }
+
+    /// Sees every later signal, whoever else waits for it.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.came.subscribe()
     }
 
     /// The notification for which the background task in this process waits.
@@ -74,7 +80,7 @@ macro_rules! wakes {
                 let (notifier, activity) = (Arc::<Notifier>::default(), Arc::<LastSignal>::default());
                 let signal = |task| {
                     let (notifier, activity) = (Arc::clone(&notifier), Arc::clone(&activity));
-                    Signal { task, here: Notify::new(), came: AtomicU64::new(0), notifier, activity }
+                    Signal { task, here: Notify::new(), came: watch::Sender::default(), notifier, activity }
                 };
                 Self {
                     $($signal: signal(Task::$task),)+

@@ -26,6 +26,9 @@ macro_rules! for_tasks {
             /// assigns tasks counts these signals to detect that a slot became free. The signal
             /// also marks the scheduler as active.
             Crawls crawls Plan,
+            /// Sent when an operator's request for a fit may have been answered. Operators' calls at
+            /// any scheduler wait for this signal, and no background task does.
+            Fitted fitted Fit,
         }
     };
 }
@@ -47,6 +50,11 @@ macro_rules! tasks {
             /// The background task's name, as used in logs and in messages between schedulers.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$task => stringify!($signal),)+ }
+            }
+
+            /// Whether callers at any scheduler wait for the signal, not only the background task.
+            pub(super) const fn is_awaited_everywhere(self) -> bool {
+                matches!(self, Self::Fitted)
             }
 
             /// The role whose leader runs the background task.

@@ -4,7 +4,7 @@
 //! Label values are words from the protocol, never names of sites, agents or batches. The text has
 //! a line for each value of a label, even if the gauge is 0.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -16,23 +16,13 @@ use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRes
 use super::Web;
 use super::page_layout::{PageError, float};
 
-/// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.
+/// Scrapes within this time show the same state. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
 /// Maximum number of open batches whose sites are added up in the metrics.
 const BATCHES: u32 = 100;
 
 pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
-    // The lock is held while the text is made, so that simultaneous scrapes read the
-    // database only once.
-    let mut newest = web.scrape.lock().await;
-    let text = match &*newest {
-        Some((at, text)) if at.elapsed() < FRESH => text.clone(),
-        _ => {
-            let text = text(&web.services.read_status(BATCHES, false).await?);
-            *newest = Some((Instant::now(), text.clone()));
-            text
-        }
-    };
+    let text = text(&web.services.read_status(BATCHES, FRESH).await?);
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 

@@ -25,8 +25,6 @@ pub(crate) struct Web {
     pub(super) kept: Arc<KeptPages>,
     /// The most recently computed errors of the map.
     pub(super) map_errors: Arc<tokio::sync::Mutex<Option<EpochErrors>>>,
-    /// The newest text of the metrics, and the time at which it was made.
-    pub(super) scrape: Arc<tokio::sync::Mutex<Option<(Instant, String)>>>,
     pub(super) shutdown: CancellationToken,
 }
 
@@ -37,8 +35,8 @@ impl Web {
         tls: bool,
         shutdown: CancellationToken,
     ) -> Self {
-        let (kept, map_errors, scrape) = (Arc::default(), Arc::default(), Arc::default());
-        Self { scheduler, services, tls, kept, map_errors, scrape, shutdown }
+        let (kept, map_errors) = (Arc::default(), Arc::default());
+        Self { scheduler, services, tls, kept, map_errors, shutdown }
     }
 }
 

@@ -29,7 +29,7 @@ use super::page_layout::{Form, Json, PageError, failure};
 use super::pages::map::read;
 use super::pages::{agents, batches_and_sites, overview_and_trends};
 use super::{Web, metrics};
-use crate::store;
+use crate::grpc::operator;
 
 /// The routes of all pages. The first segment of a path never contains a dot, because a path whose
 /// first segment has a dot belongs to a gRPC service.
@@ -152,7 +152,7 @@ async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
 
 /// Reports whether this scheduler can use the database.
 pub(super) async fn ready(State(web): State<Web>) -> Result<&'static str, PageError> {
-    drop(store::acquire(&web.scheduler.pool).await?);
+    operator::ready(&web.scheduler).await?;
     Ok("ready\n")
 }
 

@@ -3,23 +3,27 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use landfall_proto::v1::embedding_service_server::EmbeddingService;
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::gnp::{AgentQuality, Embedding, Mesh, Quality, Residual};
+use crate::grpc::errors;
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
 use crate::store::embeddings::{self, Epoch, FitRequest, landmarks};
-use crate::store::{self, measurements};
+use crate::store::measurements;
 
 use super::convert::{InvalidField, bounded, count, duration, rtt, timestamp};
 use super::services::OperatorServices;
 
-/// Interval at which a waiting call checks whether the fit is done. Polling is needed because
-/// another scheduler may make the fit.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time after which a call that waits for a fit looks and asks again without a signal. A signal from
+/// another scheduler may be lost.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Minimum time between two looks. Signals may come often, and not every pass can make the fit.
+const LEAST_PAUSE: Duration = Duration::from_millis(200);
 /// Default time limit for waiting for a fit. A fit of a few hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -33,15 +37,19 @@ impl EmbeddingService for OperatorServices {
         &self,
         _: Request<v1::ShowEmbeddingRequest>,
     ) -> Result<Response<v1::ShowEmbeddingResponse>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("show the map").await?;
         let Some((epoch, embedding)) = newest(&mut conn).await? else {
             return Ok(Response::new(v1::ShowEmbeddingResponse::default()));
         };
         let mesh: Mesh = measurements::mesh(&mut conn).await?.into_iter().collect();
         let names = Names::new(agents::list(&mut conn).await?);
-        let quality = Quality::of(&embedding, &mesh);
         let landmarks_chosen = !landmarks::list(&mut conn).await?.is_empty();
-        Ok(Response::new(names.shown(epoch, &embedding, &quality, landmarks_chosen)))
+        drop(conn);
+        // The errors of many agents take too long for a thread of the async runtime.
+        let shown = tokio::task::spawn_blocking(move || {
+            names.shown(epoch, &embedding, &Quality::of(&embedding, &mesh), landmarks_chosen)
+        });
+        Ok(Response::new(shown.await.map_err(|_| errors::failed())?))
     }
 
     async fn fit_embedding(
@@ -49,17 +57,25 @@ impl EmbeddingService for OperatorServices {
         request: Request<v1::FitEmbeddingRequest>,
     ) -> Result<Response<v1::FitEmbeddingResponse>, Status> {
         let wait = wait_of(request.into_inner())?;
+        // Subscribes before the request is stored, so that no answer is missed.
+        let mut answers = self.scheduler.wakes.fitted.subscribe();
         let former = self.ask_for_fit().await?;
-        let until = tokio::time::Instant::now() + wait;
-        loop {
-            self.scheduler.wakes.fit.notify_one();
-            if let Some(epoch) = self.fitted_after(former.as_ref()).await? {
-                return Ok(Response::new(v1::FitEmbeddingResponse { epoch: Some(epoch.into()) }));
+        let fitted = async {
+            loop {
+                self.scheduler.wakes.fit.notify_one();
+                let pause = tokio::time::sleep(LEAST_PAUSE);
+                // Fails only if the scheduler is gone. Then the shutdown ends this call.
+                drop(tokio::time::timeout(LOOK_EVERY, answers.changed()).await);
+                if let Some(epoch) = self.fitted_after(former.as_ref()).await? {
+                    return Ok::<_, Status>(epoch);
+                }
+                pause.await;
             }
-            if tokio::time::Instant::now() >= until {
-                return Ok(Response::new(v1::FitEmbeddingResponse { epoch: None }));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        tokio::select! {
+            fitted = fitted => Ok(Response::new(v1::FitEmbeddingResponse { epoch: Some(fitted?.into()) })),
+            () = self.shutdown.cancelled() => Err(errors::stopping()),
+            () = tokio::time::sleep(wait) => Ok(Response::new(v1::FitEmbeddingResponse { epoch: None })),
         }
     }
 
@@ -68,7 +84,7 @@ impl EmbeddingService for OperatorServices {
         request: Request<v1::ListEpochsRequest>,
     ) -> Result<Response<v1::ListEpochsResponse>, Status> {
         let limit = limit(request.into_inner())?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("list epochs").await?;
         let epochs = embeddings::history(&mut conn, limit).await?;
         Ok(Response::new(v1::ListEpochsResponse { epochs: epochs.into_iter().map(Into::into).collect() }))
     }
@@ -77,7 +93,7 @@ impl EmbeddingService for OperatorServices {
         &self,
         _: Request<v1::ExportEmbeddingRequest>,
     ) -> Result<Response<v1::ExportEmbeddingResponse>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("export the map").await?;
         let Some((epoch, embedding)) = newest(&mut conn).await? else {
             return Ok(Response::new(v1::ExportEmbeddingResponse::default()));
         };
@@ -89,15 +105,22 @@ impl EmbeddingService for OperatorServices {
 impl OperatorServices {
     /// Requests a fit. Returns the newest epoch before the fit.
     async fn ask_for_fit(&self) -> Result<Option<Epoch>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let former = last(&mut conn).await?;
-        embeddings::ask_for_fit(&mut conn).await?;
-        Ok(former)
+        self.scheduler
+            .operators
+            .tx("ask for a fit", |tx| {
+                async move {
+                    let former = last(tx).await?;
+                    embeddings::ask_for_fit(tx).await?;
+                    Ok(former)
+                }
+                .boxed()
+            })
+            .await
     }
 
     /// The epoch of the requested fit; `None` until the fit is done.
     async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("look for a new map").await?;
         match embeddings::fit_request(&mut conn).await? {
             FitRequest::Open => Ok(None),
             FitRequest::Refused(why) => Err(Status::failed_precondition(why)),

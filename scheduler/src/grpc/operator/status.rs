@@ -1,45 +1,57 @@
 //! Implements the operators' gRPC service that shows the state of the whole system.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use landfall_proto::v1;
 use landfall_proto::v1::status_service_server::StatusService;
 use tonic::{Request, Response, Status};
 
-use super::batches::remaining_time::STATUS_PATIENCE;
+use super::batches::facts::{self, STATUS_PATIENCE};
 use super::convert::{InvalidField, count, duration, timestamp};
 use super::services::OperatorServices;
 use crate::Scheduler;
+use crate::grpc::answers::Cost;
 use crate::status::{
     Attention, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus,
     Status as SystemStatus, attention,
 };
-use crate::store;
 use crate::store::reports::status;
 
 /// Default and maximum number of batches shown.
 const BATCHES: u32 = 20;
 const MOST_BATCHES: u32 = 1_000;
+/// Maximum age of the state that is shown if reading it takes long.
+const LONGEST_AGE: Duration = Duration::from_secs(1);
 
 impl OperatorServices {
-    /// The state of the system, with at most `batches` batches. The batches have estimates only if
-    /// `estimated` is set. The call then waits up to [`STATUS_PATIENCE`] for missing estimates.
-    pub(crate) async fn read_status(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
-        let Scheduler { pool, estimates, .. } = &self.scheduler;
-        let mut tx = store::begin_snapshot(pool).await?;
-        let mut status = status::read(&mut tx, batches).await?;
-        drop(tx);
-        if estimated {
-            let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, STATUS_PATIENCE));
-            let estimated = join_all(estimated).await;
-            for (batch, estimate) in status.batches.iter_mut().zip(estimated) {
-                batch.estimate = estimate.flatten();
+    /// The state of the system, with at most `batches` batches, shared by all callers who accept its
+    /// age. The batches have no estimates.
+    async fn shared_status(&self, batches: u32, max_age: Duration) -> Result<SystemStatus, Status> {
+        let read = || {
+            let scheduler = self.scheduler.clone();
+            async move {
+                let mut tx = scheduler.operators.snapshot("show the status").await?;
+                Ok(status::read(&mut tx, batches).await?)
             }
-        }
+        };
+        let max_age = |cost: Cost| cost.of_present().min(LONGEST_AGE).max(max_age);
+        let Scheduler { answers, wakes, .. } = &self.scheduler;
+        answers.status.ask(wakes, batches, max_age, read).await
+    }
+
+    /// The state of the system without estimates, at most `max_age` old, or older if reading the
+    /// state takes long.
+    pub(crate) async fn read_status(&self, batches: u32, max_age: Duration) -> Result<v1::ShowStatusResponse, Status> {
+        Ok(self.status_message(self.shared_status(batches, max_age).await?))
+    }
+
+    fn status_message(&self, status: SystemStatus) -> v1::ShowStatusResponse {
         let attention = attention(&status);
         let response = v1::ShowStatusResponse::from(status);
         let attention = attention.into_iter().map(Into::into).collect();
         let answering_url = self.identity.scheduler_url.clone();
-        Ok(v1::ShowStatusResponse { answering_url, attention, ..response })
+        v1::ShowStatusResponse { answering_url, attention, ..response }
     }
 }
 
@@ -54,7 +66,13 @@ impl StatusService for OperatorServices {
             batches @ 1..=MOST_BATCHES => batches,
             _ => return Err(InvalidField::new("batches", format!("must be at most {MOST_BATCHES}")).into()),
         };
-        Ok(Response::new(self.read_status(batches, true).await?))
+        let mut status = self.shared_status(batches, Duration::ZERO).await?;
+        let estimates = status.batches.iter().map(|batch| facts::estimate(&self.scheduler, batch.id, STATUS_PATIENCE));
+        let estimates = join_all(estimates).await;
+        for (batch, estimate) in status.batches.iter_mut().zip(estimates) {
+            batch.estimate = estimate;
+        }
+        Ok(Response::new(self.status_message(status)))
     }
 }
 

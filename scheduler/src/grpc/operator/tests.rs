@@ -39,6 +39,7 @@ mod names;
 mod plan;
 mod reports;
 mod status;
+mod watchers;
 
 #[derive(Clone)]
 struct TokenSender(String);

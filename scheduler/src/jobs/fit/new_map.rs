@@ -3,6 +3,7 @@
 //!
 //! A pass discards the new embedding if another one was stored since the fit began.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,8 @@ pub struct Fit {
     /// When the map's drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
     patience: Duration,
+    /// Whether an operator's request for a fit was open when the pass began.
+    asked: AtomicBool,
 }
 
 impl Fit {
@@ -78,13 +81,24 @@ impl Fit {
             due_since: Mutex::new(None),
             judged: Mutex::new(None),
             patience: PATIENCE,
+            asked: AtomicBool::new(false),
         }
     }
 
+    /// Runs a pass. If it may have answered an operator's request, wakes the calls that wait for it.
     pub async fn run_once(&self) -> anyhow::Result<()> {
+        let passed = self.pass().await;
+        if self.asked.swap(false, Ordering::Relaxed) {
+            self.scheduler.wakes.fitted.notify_one();
+        }
+        passed
+    }
+
+    async fn pass(&self) -> anyhow::Result<()> {
         prune(&self.scheduler).await?;
         let mut tx = self.scheduler.begin().await?;
         let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
+        self.asked.store(asked, Ordering::Relaxed);
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         if mesh_state.landmarks.len() < FEWEST_LANDMARKS {

@@ -3,15 +3,15 @@
 //!
 //! Database triggers store the effect of each change of a task on the batch's numbers, as a
 //! difference. A job adds these differences to stored sums. The view `batch_progress` adds the
-//! differences that are not in the sums yet. So the cost of reading the progress depends only on
-//! the number of recent changes, not on the number of tasks.
+//! differences that are not in the sums yet. Holds are counted in the same way. So the cost of
+//! reading the progress depends only on the number of recent changes, not on the number of tasks.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, ReasonKind, Strategy};
+use crate::model::{BatchId, ReasonKind, Strategy, TaskState, WaitCause};
 use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::unmet_and_wait_causes;
@@ -142,9 +142,11 @@ pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
             set crawls = m.crawls + excluded.crawls, pages = m.pages + excluded.pages, bytes = m.bytes + excluded.bytes
         )
         insert into batch_totals as t (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled,
-                                       truncated, pages, bytes)
+                                       truncated, pages, bytes, held_address, held_pause, held_breaker, held_unmet,
+                                       held_confirming)
         select batch_id, sum(submitted), sum(measuring), sum(located), sum(assigned), sum(leased), sum(done), sum(failed),
-               sum(cancelled), sum(truncated), sum(pages), sum(bytes)
+               sum(cancelled), sum(truncated), sum(pages), sum(bytes), sum(held_address), sum(held_pause), sum(held_breaker),
+               sum(held_unmet), sum(held_confirming)
         from known
         group by batch_id
         order by batch_id
@@ -153,7 +155,10 @@ pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
             located = t.located + excluded.located, assigned = t.assigned + excluded.assigned,
             leased = t.leased + excluded.leased, done = t.done + excluded.done, failed = t.failed + excluded.failed,
             cancelled = t.cancelled + excluded.cancelled, truncated = t.truncated + excluded.truncated,
-            pages = t.pages + excluded.pages, bytes = t.bytes + excluded.bytes
+            pages = t.pages + excluded.pages, bytes = t.bytes + excluded.bytes,
+            held_address = t.held_address + excluded.held_address, held_pause = t.held_pause + excluded.held_pause,
+            held_breaker = t.held_breaker + excluded.held_breaker, held_unmet = t.held_unmet + excluded.held_unmet,
+            held_confirming = t.held_confirming + excluded.held_confirming
         "#,
     )
     .run(conn)
@@ -180,16 +185,15 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"
-        select p.submitted as "submitted!: Unsigned<u64>", p.measuring as "measuring!: Unsigned<u64>",
+        select b.strategy, p.submitted as "submitted!: Unsigned<u64>", p.measuring as "measuring!: Unsigned<u64>",
                p.located as "located!: Unsigned<u64>", p.assigned as "assigned!: Unsigned<u64>",
                p.leased as "leased!: Unsigned<u64>", p.done - p.truncated as "complete!: Unsigned<u64>",
                p.truncated as "truncated!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
                p.cancelled as "cancelled!: Unsigned<u64>", p.pages as "pages!: Unsigned<u64>",
-               p.bytes as "bytes!: Unsigned<u64>",
-               -- Without a recrawl interval no recrawl is due, so the tasks need not be read.
-               case when b.recrawl_interval_ms is not null then (
-                   select min(t.recrawl_at) from tasks t where t.batch_id = b.id and t.retried_at is null
-               ) end as next_recrawl
+               p.bytes as "bytes!: Unsigned<u64>", p.held_address as "held_address!: Unsigned<u64>",
+               p.held_pause as "held_pause!: Unsigned<u64>", p.held_breaker as "held_breaker!: Unsigned<u64>",
+               p.held_unmet as "held_unmet!: Unsigned<u64>", p.held_confirming as "held_confirming!: Unsigned<u64>",
+               (select min(t.recrawl_at) from tasks t where t.batch_id = b.id) as next_recrawl
         from batch_progress p join batches b on b.id = p.batch_id
         where p.batch_id = $1
         "#,
@@ -213,7 +217,20 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
         next_recrawl: row.next_recrawl,
     };
     if progress.waiting() > 0 {
-        progress.waiting_for = unmet_and_wait_causes::commonest(conn, batch).await?;
+        let held = [
+            (WaitCause::Address, row.held_address.0),
+            (WaitCause::Pause, row.held_pause.0),
+            (WaitCause::Breaker, row.held_breaker.0),
+            (WaitCause::Unmet, row.held_unmet.0),
+            (WaitCause::Confirming, row.held_confirming.0),
+        ];
+        let all_held: u64 = held.iter().map(|(_, tasks)| tasks).sum();
+        let waiting = held.map(|(cause, tasks)| (TaskState::Located, Some(cause), tasks)).into_iter().chain([
+            (TaskState::Submitted, None, progress.submitted),
+            (TaskState::Measuring, None, progress.measuring),
+            (TaskState::Located, None, progress.located.saturating_sub(all_held)),
+        ]);
+        progress.waiting_for = unmet_and_wait_causes::commonest(conn, batch, row.strategy, waiting).await?;
     }
     Ok(progress)
 }
@@ -258,6 +275,7 @@ mod tests {
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::batches::{self, removal};
     use crate::store::fixtures::{self, Conn};
+    use crate::store::tasks::holds::{self, Cause, HoldFilter};
     use crate::store::tasks::measuring_and_rounds;
 
     const SHOWN: &str = "select row_to_json(p)::text from batch_progress p order by batch_id";
@@ -272,10 +290,16 @@ mod tests {
                    count(t.id) filter (where t.state = 'failed') as failed,
                    count(t.id) filter (where t.state = 'cancelled') as cancelled,
                    count(o.task_id) filter (where o.kind = 'truncated') as truncated,
-                   coalesce(sum(o.pages), 0) as pages, coalesce(sum(o.bytes), 0) as bytes
+                   coalesce(sum(o.pages), 0) as pages, coalesce(sum(o.bytes), 0) as bytes,
+                   count(h.task_id) filter (where h.cause = 'address') as held_address,
+                   count(h.task_id) filter (where h.cause = 'pause') as held_pause,
+                   count(h.task_id) filter (where h.cause = 'breaker') as held_breaker,
+                   count(h.task_id) filter (where h.cause = 'unmet') as held_unmet,
+                   count(h.task_id) filter (where h.cause = 'confirming') as held_confirming
             from batches b
             left join tasks t on t.batch_id = b.id and t.retried_at is null
             left join outcomes o on o.task_id = t.id
+            left join task_holds h on h.task_id = t.id and not h.admitted
             group by b.id
         ) c
         order by batch_id";
@@ -320,6 +344,35 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn held_tasks_are_counted_by_cause_through_every_change_of_a_hold(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let tasks = fixtures::located(&mut conn, batch, &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn"]).await;
+        let address = |admitted| Cause::Address { address: "192.0.2.1/32".parse().expect("an address"), admitted };
+        let first = [
+            (tasks[0], address(false)),
+            (tasks[1], address(true)),
+            (tasks[2], Cause::Pause(Duration::from_secs(9))),
+            (tasks[3], Cause::Unmet),
+            (tasks[4], Cause::Confirming(None)),
+        ];
+        holds::hold(&mut conn, &first).await.expect("hold");
+        is_exact(&mut conn).await;
+        let wait = batches::progress(&mut conn, batch).await.expect("progress").waiting_for.expect("a cause");
+        assert_eq!((wait.0.cause, wait.1), (WaitCause::Unmet, 1));
+        // Replaces the causes of two holds, and repeats one.
+        let then = [(tasks[0], Cause::Breaker), (tasks[3], Cause::Breaker), (tasks[2], Cause::Pause(Duration::ZERO))];
+        holds::hold(&mut conn, &then).await.expect("hold");
+        is_exact(&mut conn).await;
+        let wait = batches::progress(&mut conn, batch).await.expect("progress").waiting_for.expect("a cause");
+        assert_eq!((wait.0.cause, wait.1), (WaitCause::Breaker, 2));
+        holds::release(&mut conn, HoldFilter::Due, 10).await.expect("release");
+        is_exact(&mut conn).await;
+        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        is_exact(&mut conn).await;
+        assert_eq!(fixtures::scalar::<i64>(&mut conn, "select count(*) from task_holds").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn crawls_count_in_the_minute_in_which_they_end(mut conn: Conn) {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
@@ -344,5 +397,52 @@ mod tests {
         let kept = Duration::from_secs(3_600);
         assert!(prune(&mut conn, kept, 10).await.expect("prune") > 0);
         assert_eq!(prune(&mut conn, kept, 10).await.expect("prune"), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn progress_reads_few_rows_of_a_large_batch(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        fixtures::execute(
+            &mut conn,
+            "insert into batch_constraints select id, '{}', 'excluded', '{\"fleet\": 3, \"by\": {}}' from batches",
+        )
+        .await;
+        fixtures::execute(
+            &mut conn,
+            "with made as (
+                insert into sites (name) select 's' || n || '.cn' from generate_series(1, 3000) n returning id
+            ), held as (
+                insert into tasks (batch_id, site_id, state, held)
+                select b.id, made.id, 'located', made.id % 2 = 0 from batches b cross join made
+                returning id, batch_id, site_id, held
+            )
+            insert into task_holds (task_id, batch_id, site_id, cause)
+            select id, batch_id, site_id, 'unmet' from held where held",
+        )
+        .await;
+        fixtures::execute(
+            &mut conn,
+            "update tasks set state = 'done', recrawl_at = now() where not held and site_id % 3 = 1",
+        )
+        .await;
+        fixtures::execute(&mut conn, "update batches set policy = policy || '{\"recrawl_interval_ms\": 3600000}'")
+            .await;
+        fixtures::execute(&mut conn, "analyze").await;
+        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        // This connection's statistics, so that no other connection changes the numbers.
+        let read = async |conn: &mut PgConnection| -> i64 {
+            fixtures::scalar(
+                conn,
+                "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_xact_user_tables
+                 where relname in ('tasks', 'task_holds')",
+            )
+            .await
+        };
+        let before = read(&mut tx).await;
+        let progress = batches::progress(&mut tx, batch).await.expect("progress");
+        let (wait, waiting) = progress.waiting_for.expect("tasks wait");
+        assert_eq!((wait.cause, waiting, progress.next_recrawl.is_some()), (WaitCause::Unmet, 1_500, true));
+        let rows = read(&mut tx).await - before;
+        assert!(rows < 10, "{rows} rows");
     }
 }

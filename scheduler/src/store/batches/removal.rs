@@ -126,6 +126,8 @@ pub(in crate::store) async fn remove_tasks(
     sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
+    // An ended task has no hold. A cascade would count the ended holds once for each removed task.
+    sqlx::query!("delete from task_holds where task_id = any($1)", tasks as _).run(conn).await?;
     // One statement deletes tasks and assignments, because they reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"

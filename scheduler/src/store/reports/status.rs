@@ -14,12 +14,8 @@ use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::rows_and_errors::Rows;
 use crate::store::schedulers::{self, disk};
 use crate::store::sites::open_circuits;
-use crate::store::types::{Interval, Millis, Unsigned, whole};
+use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, settings};
-
-/// Sites that no agent may crawl are counted only up to this number. Counting all of them would
-/// take too long, because a batch may have a million sites.
-const UNMET_COUNTED: u64 = 10_000;
 
 /// The state of the system, with at most `batches` batches. Run in a transaction in which all
 /// statements see one snapshot.
@@ -71,14 +67,7 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                u.submitted + u.measuring + u.located + u.assigned + u.leased as "open!: Unsigned<u64>",
                u.done + u.failed + u.cancelled as "ended!: Unsigned<u64>", u.failed as "failed!: Unsigned<u64>",
                u.leased as "leased!: Unsigned<u64>",
-               -- Counts only if the batch ever had an unmet task, and only up to a limit.
-               case when exists (
-                   select from batch_constraints c where c.batch_id = u.id and c.unmet_cause is not null
-               ) then (
-                   select count(*) from (
-                       select from task_holds h where h.batch_id = u.id and h.cause = 'unmet' limit $2
-                   ) counted
-               ) else 0 end as "unmet!: Unsigned<u64>",
+               u.held_unmet as "unmet!: Unsigned<u64>",
                coalesce(recent.crawls, 0)::float8 as "crawls!", coalesce(recent.bytes, 0)::float8 as "bytes!",
                recent.since as "since: Interval", u.max_duration_ms as "max_duration_ms!: Millis",
                -- The end of the present minute is in the future, so the difference may be negative.
@@ -88,19 +77,18 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                ), interval '0') as "idle!: Interval"
         from unfinished u
         left join lateral (
-            select sum(crawls) as crawls, sum(bytes) as bytes, now() - greatest(min(minute), now() - $3::interval) as since
+            select sum(crawls) as crawls, sum(bytes) as bytes, now() - greatest(min(minute), now() - $2::interval) as since
             from (
                 select minute, crawls, bytes from batch_minutes
-                where batch_id = u.id and minute > now() - $3::interval
+                where batch_id = u.id and minute > now() - $2::interval
                 union all
                 select date_trunc('minute', at), crawls, bytes from batch_changes
-                where batch_id = u.id and crawls > 0 and at > now() - $3::interval
+                where batch_id = u.id and crawls > 0 and at > now() - $2::interval
             ) parts
         ) recent on true
         order by u.id desc
         "#,
         i64::from(limit),
-        whole::<i64, _>(UNMET_COUNTED),
         Interval(RATE_WINDOW),
     )
     .all(conn)
@@ -120,7 +108,6 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                 failed: row.failed.0,
                 crawling: row.leased.0,
                 unmet: row.unmet.0,
-                more_unmet: row.unmet.0 >= UNMET_COUNTED,
                 sites_per_minute: per_minute(row.crawls),
                 megabytes_per_minute: per_minute(row.bytes / throughput::BYTES_PER_MEGABYTE),
                 idle: row.idle.0,
@@ -218,27 +205,5 @@ mod tests {
         }
         let (listed, more) = unfinished(&mut conn, 1).await.expect("read");
         assert_eq!((listed[0].name.as_str(), listed.len(), more), ("new", 1, 1));
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn unmet_tasks_are_counted_up_to_a_limit(mut conn: Conn) {
-        fixtures::batch(&mut conn, "b", "random").await;
-        fixtures::execute(&mut conn, "insert into batch_constraints select id, '{}', 'excluded', '{}' from batches")
-            .await;
-        // Adds sites and their unmet tasks until there are $1.
-        let add = "
-            with added as (
-                insert into sites (name)
-                select 's' || n || '.cn' from generate_series((select count(*) + 1 from sites), $1) n returning id
-            ), held as (
-                insert into tasks (batch_id, site_id, state, held)
-                select b.id, added.id, 'located', true from batches b cross join added returning id, batch_id, site_id
-            )
-            insert into task_holds (task_id, batch_id, site_id, cause) select id, batch_id, site_id, 'unmet' from held";
-        for (all, unmet, more) in [(9_999_i64, 9_999, false), (10_001, 10_000, true)] {
-            fixtures::execute_for(&mut conn, add, all).await;
-            let (listed, _) = unfinished(&mut conn, 1).await.expect("read");
-            assert_eq!((listed[0].unmet, listed[0].more_unmet), (unmet, more), "of {all}");
-        }
     }
 }

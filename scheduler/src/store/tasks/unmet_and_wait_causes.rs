@@ -21,7 +21,6 @@ use crate::store::Error;
 use crate::store::batches::constraints_and_quotas;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause, HoldFilter};
-use crate::store::types::Unsigned;
 use crate::strategy::explain::{ExplainedWait, WaitDetail};
 
 /// Stores why no task can proceed in a stage; `None` if tasks can proceed.
@@ -98,28 +97,20 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
 
 /// The most frequent reason why tasks of this batch wait without an agent, and the number of tasks
 /// that wait for this reason. Omits reasons that apply to every new task for a while: that it waits
-/// for its turn, for measurements, or for the choice of an agent.
-pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select t.state, b.strategy, h.cause as "held?", count(*) as "count!: Unsigned<u64>"
-        from tasks t
-        join batches b on b.id = t.batch_id
-        left join task_holds h on h.task_id = t.id and not h.admitted
-        where t.batch_id = $1 and t.state in ('submitted', 'measuring', 'located')
-        group by 1, 2, 3
-        "#,
-        batch.get(),
-    )
-    .all(conn)
-    .await?;
+/// for its turn, for measurements, or for the choice of an agent. `waiting` gives the number of the
+/// batch's tasks without an agent, by state and cause of their hold.
+pub(in crate::store) async fn commonest(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    strategy: Strategy,
+    waiting: impl Iterator<Item = (TaskState, Option<WaitCause>, u64)>,
+) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let closed = ClosedStages::read(&mut *conn).await?;
     let why = why(conn, &[batch]).await?.remove(&batch);
     let mut counted: Vec<(ExplainedWait, u64)> = Vec::new();
-    for row in rows {
-        let cause = closed.wait_cause(row.state, row.strategy, row.held);
+    for (state, held, tasks) in waiting.filter(|(.., tasks)| *tasks > 0) {
+        let cause = closed.wait_cause(state, strategy, held);
         let wait = ExplainedWait { cause, about: about(cause, why.as_ref()) };
-        let Unsigned(tasks) = row.count;
         match counted.iter_mut().find(|(one, _)| *one == wait) {
             Some((_, count)) => *count += tasks,
             None => counted.push((wait, tasks)),

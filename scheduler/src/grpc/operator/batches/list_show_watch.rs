@@ -10,7 +10,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::remaining_time::{SHOW_PATIENCE, WATCH_PATIENCE};
+use super::facts::{self, SHOW_PATIENCE, WATCH_PATIENCE};
 use crate::Scheduler;
 use crate::grpc::errors;
 use crate::grpc::operator::convert::{InvalidField, TimeRange, timestamp, whole};
@@ -18,7 +18,7 @@ use crate::grpc::operator::named;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::{BatchId, PolicyRequest};
 use crate::store;
-use crate::store::batches::list_and_progress::{self, EndReason};
+use crate::store::batches::list_and_progress::EndReason;
 use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, constraints_and_quotas};
 use crate::strategy::explain;
 use crate::throughput::Estimate;
@@ -29,7 +29,7 @@ pub(in crate::grpc::operator) async fn list(
 ) -> Result<v1::ListBatchesResponse, Status> {
     let filter = BatchFilter::try_from(&request)?;
     let limit = i64::try_from(request.limit).ok().filter(|limit| *limit > 0);
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("list batches").await?;
     let (listed, all) = batches::list(&mut conn, filter, limit).await?;
     let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
     let more = all.saturating_sub(whole(batches.len()));
@@ -40,15 +40,33 @@ pub(in crate::grpc::operator) async fn show(
     scheduler: &Scheduler,
     request: v1::ShowBatchRequest,
 ) -> Result<v1::ShowBatchResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("show a batch").await?;
     let batch = named::batch(&mut conn, &request.batch).await?;
-    let progress = batches::progress(&mut conn, batch.id).await?;
-    let Scheduler { pool, estimates, .. } = scheduler;
-    let estimate = estimates.left(pool, batch.id, &progress, SHOW_PATIENCE).await;
-    let progress = progress_message(&batch.name, &progress, estimate);
-    let endings = list_and_progress::endings(&mut conn, batch.id).await?;
     let asked = constraints_of(&mut conn, batch.id).await?;
+    // The shared answers need connections, so no call may hold one while it waits for them.
+    drop(conn);
+    let (progress, estimate) = seen(scheduler, batch.id, Duration::ZERO, SHOW_PATIENCE).await?;
+    let endings = match progress.failed + progress.cancelled {
+        0 => Vec::new(),
+        _ => facts::endings(scheduler, batch.id, &progress).await?,
+    };
+    let progress = progress_message(&batch.name, &progress, estimate);
     Ok(shown(batch, asked, progress, endings))
+}
+
+/// The progress of a batch, and its estimated remaining time if a task is open.
+async fn seen(
+    scheduler: &Scheduler,
+    batch: BatchId,
+    max_age: Duration,
+    patience: Duration,
+) -> Result<(Progress, Option<Estimate>), Status> {
+    let progress = facts::progress(scheduler, batch, max_age).await?;
+    let estimate = match progress.open() {
+        0 => None,
+        _ => facts::estimate(scheduler, batch, patience).await,
+    };
+    Ok((progress, estimate))
 }
 
 pub(super) async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
@@ -110,6 +128,9 @@ impl From<EndReason> for v1::Ending {
 
 /// Interval between two messages of `watch_batch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Maximum age of the progress in a message. Half a period, so that each message of a watch shows
+/// newer progress than the one before, and all watches of a batch read it twice a period.
+const WATCH_AGE: Duration = Duration::from_millis(500);
 
 /// One operator who follows the progress of one batch.
 pub(in crate::grpc::operator) struct BatchWatch {
@@ -153,14 +174,7 @@ impl BatchWatch {
             () = self.shutdown.cancelled() => return Err(errors::stopping()),
             _ = self.ticks.tick() => {}
         }
-        let look = async {
-            let Scheduler { pool, estimates, .. } = &self.scheduler;
-            let mut conn = store::acquire(pool).await?;
-            let progress = batches::progress(&mut conn, self.batch).await?;
-            drop(conn);
-            let estimate = estimates.left(pool, self.batch, &progress, WATCH_PATIENCE).await;
-            Ok((progress, estimate))
-        };
+        let look = seen(&self.scheduler, self.batch, WATCH_AGE, WATCH_PATIENCE);
         self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(errors::away()))
     }
 }
