@@ -10,18 +10,18 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use chrono::{DateTime, Datelike, Days, Months, NaiveDateTime, TimeDelta, Utc};
+use futures_util::FutureExt as _;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
-use sqlx::PgPool;
 
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::app::token_and_client_file::Precedence;
 use crate::machine::secret::hex;
-use crate::store::settings;
+use crate::store::{Db, settings};
 
 /// File names of the authority's certificate and key.
 pub(in crate::app) const CA: &str = "ca.pem";
@@ -133,13 +133,15 @@ fn read(path: &Path) -> anyhow::Result<String> {
 /// When the database cannot be used, or when agents trust an authority other than this data
 /// directory's.
 pub async fn claim_authority(
-    pool: &PgPool,
+    db: &Db,
     data_dir: &DataDir,
     fingerprint: &str,
     precedence: Precedence,
 ) -> anyhow::Result<()> {
-    let mut conn = pool.acquire().await.context("reach the database")?;
-    let in_force = settings::claim_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")?;
+    let in_force = db
+        .tx("claim the authority", |tx| async move { settings::claim_ca_fingerprint(tx, fingerprint).await }.boxed())
+        .await
+        .context("store the authority")?;
     if in_force == fingerprint {
         return Ok(());
     }
@@ -152,7 +154,9 @@ pub async fn claim_authority(
         );
     }
     tracing::warn!("the certificate authority was replaced: agents that trusted the former one must be enrolled again");
-    settings::set_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")
+    db.tx("set the authority", |tx| async move { settings::set_ca_fingerprint(tx, fingerprint).await }.boxed())
+        .await
+        .context("store the authority")
 }
 
 const SEQUENCE: u8 = 0x30;
@@ -215,20 +219,23 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::PgPool;
+
     use super::*;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_second_scheduler_must_be_given_the_authority_of_the_first(pool: PgPool) {
+        let db = Db::of(pool.clone());
         use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
         let first = DataDir::lock(&base.path().join("first")).unwrap();
         let second = DataDir::lock(&base.path().join("second")).unwrap();
-        claim_authority(&pool, &first, "aa", Shared).await.unwrap();
-        let refused = claim_authority(&pool, &second, "bb", Shared).await.unwrap_err().to_string();
+        claim_authority(&db, &first, "aa", Shared).await.unwrap();
+        let refused = claim_authority(&db, &second, "bb", Shared).await.unwrap_err().to_string();
         assert!(refused.contains("copy the folder tls"), "{refused}");
-        claim_authority(&pool, &second, "aa", Shared).await.unwrap();
-        claim_authority(&pool, &second, "bb", Own).await.unwrap();
-        assert!(claim_authority(&pool, &first, "aa", Shared).await.is_err());
+        claim_authority(&db, &second, "aa", Shared).await.unwrap();
+        claim_authority(&db, &second, "bb", Own).await.unwrap();
+        assert!(claim_authority(&db, &first, "aa", Shared).await.is_err());
     }
 
     fn made(until: (i32, u8, u8)) -> Vec<u8> {

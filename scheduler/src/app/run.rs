@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt as _;
 use sqlx::postgres::PgConnectOptions;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -108,7 +109,7 @@ async fn serve(
     let share = |share| Db::open(connect.clone(), share);
     let (db, operators) = (share(Share::Fleet).await?, share(Share::Operators).await?);
     let readiness = share(Share::Readiness).await?;
-    let token = token_and_client_file::token(&pool, data_dir, precedence).await?;
+    let token = token_and_client_file::token(&db, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
         false => Some(prepare_tls(data_dir.path(), &certificate_names(address, options.advertise.as_ref()), now())?),
@@ -123,15 +124,16 @@ async fn serve(
     }
     if let Some(tls) = &tls {
         tls.warning().iter().for_each(|warning| tracing::warn!("{warning}"));
-        claim_authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
+        claim_authority(&db, data_dir, &tls.ca_fingerprint, precedence).await?;
     }
     let client = client_file(address, tls.as_ref(), token);
-    let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
+    let mut conn = db.read("greet the operator").await?;
+    let others = schedulers::others(&mut conn, &identity.scheduler_url).await?;
     client.with(&others).write(data_dir.path())?;
-    let has_contact =
-        config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
+    let has_contact = config.contact_url.is_some() || store::settings::contact_url(&mut conn).await?.is_some();
+    drop(conn);
     let private = config.database_url.is_none();
-    let restored = backup_and_restore::take_untold(&mut *pool.acquire().await?).await?;
+    let restored = db.tx("tell of a restore", |tx| backup_and_restore::take_untold(tx).boxed()).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
     let scheduler = Scheduler {
@@ -179,9 +181,8 @@ pub async fn run(
     let stop = shutdown.child_token();
     let mut parts = ProcessParts::new();
     let terms = HeldTerms::new(&scheduler, &identity.scheduler_url);
-    let mut conn = store::acquire(&scheduler.pool).await.context("reach the database")?;
-    terms.register(&mut conn).await.context("register this scheduler")?;
-    drop(conn);
+    let register = scheduler.db.tx("register a scheduler", |tx| terms.register(tx).boxed());
+    register.await.context("register this scheduler")?;
     spawn_keepers(&mut parts, &scheduler, &terms, &stop);
     spawn_jobs(&mut parts, &scheduler, &terms, &stop);
     let traces = traces::run(scheduler.clone(), terms, identity.scheduler_url.clone(), stop.clone());
@@ -219,11 +220,11 @@ pub async fn run(
 }
 
 async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
-    let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
     if let Some(contact_url) = &scheduler.config.contact_url {
-        store::settings::set_contact_url(&mut tx, contact_url).await.context("store the contact URL")?;
+        let set = scheduler.db.tx("set contact URL", |tx| store::settings::set_contact_url(tx, contact_url).boxed());
+        set.await.context("store the contact URL")?;
     }
-    tx.commit().await.context("commit")
+    Ok(())
 }
 
 /// The parts of the process. Each part returns its name and the result with which it ended.
@@ -304,7 +305,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
 /// Spawns the parts that keep this scheduler's roles, exchange signals with the other schedulers,
 /// and watch the database.
 fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
-    let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    let of_each = || (scheduler.db.options(), Arc::clone(&scheduler.wakes), stop.clone());
     let (options, wakes, stop) = of_each();
     parts.spawn(async move {
         wakes.database.watch(options, stop).await;

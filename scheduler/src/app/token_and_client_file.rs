@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
-use sqlx::PgPool;
 
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::config::{self, ConfigError};
 use crate::machine::secret::{Secret, SecretHash};
 use crate::model::words;
-use crate::store::{self, settings};
+use crate::store::{self, Db, settings};
 use crate::wake::Wakes;
 
 const TOKEN_FILE: &str = "operator-token";
@@ -40,11 +40,12 @@ pub enum Precedence {
 /// # Errors
 /// When the file or the database cannot be used, or when this data directory lacks the token that
 /// another scheduler of the database made.
-pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
+pub async fn token(db: &Db, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = held(data_dir.path())?;
-    let mut conn = pool.acquire().await.context("reach the database")?;
+    let mut conn = db.read("read the operator's token").await.context("reach the database")?;
     let tokens = settings::operator_tokens(&mut conn).await.context("read the operator's token")?;
+    drop(conn);
     let former = known.as_ref().and_then(|token| tokens.former(&SecretHash::of(token)));
     if let (Some(token), Some(former)) = (&known, former)
         && precedence != Precedence::Operator
@@ -70,13 +71,22 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
         }
     };
     let hash = SecretHash::of(&token);
-    let in_force = settings::claim_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
+    let in_force = db
+        .tx("claim the operator's token", |tx| {
+            async move { settings::claim_operator_token_hash(tx, &hash).await }.boxed()
+        })
+        .await
+        .context("store the operator's token")?;
     if in_force != hash {
         if precedence == Precedence::Database {
             return Err(foreign_token(data_dir));
         }
         tracing::warn!("the database had another operator's token, which is void from now on");
-        settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
+        db.tx("set the operator's token", |tx| {
+            async move { settings::set_operator_token_hash(tx, &hash).await }.boxed()
+        })
+        .await
+        .context("store the operator's token")?;
     }
     Ok(token)
 }
@@ -326,34 +336,38 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use sqlx::PgPool;
+
     use super::*;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_second_scheduler_must_be_given_the_secrets_of_the_first(pool: PgPool) {
+        let db = Db::of(pool.clone());
         use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
         let first = DataDir::lock(&base.path().join("first")).unwrap();
         let second = DataDir::lock(&base.path().join("second")).unwrap();
-        let made = token(&pool, &first, Shared).await.unwrap();
+        let made = token(&db, &first, Shared).await.unwrap();
         assert_eq!(made.len(), 64);
-        let refused = token(&pool, &second, Shared).await.unwrap_err().to_string();
+        let refused = token(&db, &second, Shared).await.unwrap_err().to_string();
         assert!(refused.contains("copy operator-token") && refused.contains("second"), "{refused}");
         assert!(!second.path().join(TOKEN_FILE).exists(), "nothing is left in the way of a copy");
-        assert_eq!(token(&pool, &first, Shared).await.unwrap(), made);
+        assert_eq!(token(&db, &first, Shared).await.unwrap(), made);
         std::fs::copy(first.path().join(TOKEN_FILE), second.path().join(TOKEN_FILE)).unwrap();
-        assert_eq!(token(&pool, &second, Shared).await.unwrap(), made);
+        assert_eq!(token(&db, &second, Shared).await.unwrap(), made);
         // With a private database, the data directory's secrets are used.
         std::fs::remove_file(second.path().join(TOKEN_FILE)).unwrap();
-        assert_ne!(token(&pool, &second, Own).await.unwrap(), made);
-        assert!(token(&pool, &first, Shared).await.is_err());
+        assert_ne!(token(&db, &second, Own).await.unwrap(), made);
+        assert!(token(&db, &first, Shared).await.is_err());
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_token_that_was_replaced_is_not_put_in_force_again_by_a_start(pool: PgPool) {
+        let db = Db::of(pool.clone());
         use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
         let dir = DataDir::lock(&base.path().join("d")).unwrap();
-        let old = token(&pool, &dir, Own).await.unwrap();
+        let old = token(&db, &dir, Own).await.unwrap();
         let scheduler = vec!["http://127.0.0.1:1".to_owned()];
         let client = ClientFile { scheduler, ca: None, token: old.clone(), defaults: Defaults::default() };
         client.write(dir.path()).unwrap();
@@ -375,10 +389,10 @@ mod tests {
         assert_eq!((SecretHash::of(&adopted.token), adopted.scheduler), (new, client.scheduler));
 
         for precedence in [Own, Shared] {
-            assert_eq!(token(&pool, &dir, precedence).await.unwrap(), old, "it starts nevertheless");
+            assert_eq!(token(&db, &dir, precedence).await.unwrap(), old, "it starts nevertheless");
             assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(new));
         }
-        token(&pool, &dir, Precedence::Operator).await.unwrap();
+        token(&db, &dir, Precedence::Operator).await.unwrap();
         assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(known), "the operator says so");
     }
 

@@ -172,7 +172,7 @@ codes! {
         E::UnknownAgent(_) => Code::NotFound,
         E::Repeated(_) | E::TooManyDimensions { .. } | E::TooFewAsked(_) => Code::InvalidArgument,
         E::TooFewBeacons { .. } | E::MeshIncomplete { .. } | E::Elect { .. } => Code::FailedPrecondition,
-        E::Interrupted(_) => Code::Unavailable,
+        E::Interrupted(_) | E::Left => Code::Unavailable,
         E::Store(error) => return error.into(),
     }
     ChangeError {

@@ -33,7 +33,6 @@ use crate::config::DashboardConfig;
 use crate::grpc::auth::{self, peer};
 use crate::machine::clock::now;
 use crate::machine::secret::{Secret, SecretHash, hex};
-use crate::store;
 use crate::store::settings::{self, OperatorTokens};
 
 /// Maximum size of a submitted form in bytes.
@@ -123,17 +122,17 @@ fn refusal(api: bool, error: &PageError) -> Response {
 
 /// Determines who sent a request: an operator, by cookie or token, or else a guest.
 async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Visitor, PageError> {
-    let Scheduler { pool, wrong_tokens, .. } = &web.scheduler;
+    let Scheduler { operators, wrong_tokens, .. } = &web.scheduler;
     if headers.contains_key(AUTHORIZATION) {
         let presented = auth::presented(headers).map_err(Status::from)?;
-        let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+        let known = auth::operator(&mut *operators.read("check a visitor").await?, presented).await;
         return match known {
             Ok(_) => Ok(Visitor::Operator(FormCode(String::new()))),
             Err(refused) => Err(wrong_tokens.refuse(refused, peer).await.into()),
         };
     }
     let Some(cookie) = cookie(headers, cookie_name(web.tls)) else { return Ok(Visitor::Guest) };
-    let tokens = settings::operator_tokens(&mut *store::acquire(pool).await?).await?;
+    let tokens = settings::operator_tokens(&mut *operators.read("check a visitor").await?).await?;
     let seconds = now().timestamp();
     let code = keys(&tokens).find_map(|key| form_code(&key, cookie, seconds));
     Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
@@ -254,10 +253,10 @@ pub(super) async fn sign_in(
     Extension(form): Extension<Form>,
     request: Request,
 ) -> Result<Response, PageError> {
-    let Scheduler { pool, wrong_tokens, .. } = &web.scheduler;
+    let Scheduler { operators, wrong_tokens, .. } = &web.scheduler;
     let to = Some(form.field("to")).filter(|to| is_own_path(to)).unwrap_or("/");
     let presented = SecretHash::of(form.field("token").trim());
-    let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+    let known = auth::operator(&mut *operators.read("check a visitor").await?, presented).await;
     if let Err(refused) = known {
         let error = PageError::from(wrong_tokens.refuse(refused, peer(request.extensions())).await);
         return Ok((error.code(), sign_in_page(to, Some(error.message()))).into_response());

@@ -28,7 +28,7 @@ async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let locked = DataDir::lock(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(locked.path()).await.unwrap();
     let pool = store::open(postgres.options()).await.unwrap();
-    token_and_client_file::token(&pool, &locked, Precedence::DataDir).await.unwrap();
+    token_and_client_file::token(&store::Db::of(pool.clone()), &locked, Precedence::DataDir).await.unwrap();
     pool.execute("insert into sites (name) select 's' || n || '.test' from generate_series(1, 500) n").await.unwrap();
     pool.close().await;
     (postgres, locked)

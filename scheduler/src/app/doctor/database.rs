@@ -358,7 +358,7 @@ mod tests {
         assert_eq!((about(&results, DATABASE).state, about(&results, SCHEMA).state), (State::Ok, State::Ok));
         assert!(results.iter().all(|result| result.check != "token"), "nobody has made one yet");
 
-        token_and_client_file::token(&pool, &first, Precedence::Database).await.unwrap();
+        token_and_client_file::token(&crate::store::Db::of(pool.clone()), &first, Precedence::Database).await.unwrap();
         let token = async |data_dir: &Path| about(&opened(&pool, data_dir).await, "token").state;
         assert_eq!((token(first.path()).await, token(&second).await), (State::Ok, State::Wrong));
         std::fs::create_dir(&second).unwrap();

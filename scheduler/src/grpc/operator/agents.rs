@@ -1,9 +1,10 @@
 //! Lists and shows agents; tags, drains, resumes, trusts and removes them; and shows which agents
 //! reach which agents' beacons.
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tonic::Status;
 
 use super::convert::{InvalidField, Places, first, rtt, timestamp};
@@ -11,7 +12,7 @@ use super::named;
 use crate::Scheduler;
 use crate::model::constraints;
 use crate::model::geo::Position;
-use crate::store;
+use crate::store::Db;
 use crate::store::agents::drain_remove_and_tag::{self, DrainError, DrainResult};
 use crate::store::agents::refusals::{self, Count};
 use crate::store::agents::sessions::EndCause;
@@ -31,7 +32,7 @@ pub(super) async fn list(
     scheduler: &Scheduler,
     request: v1::ListAgentsRequest,
 ) -> Result<v1::ListAgentsResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("list agents").await?;
     let agents = agents::list(&mut conn).await?;
     let asked = &request;
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
@@ -46,7 +47,7 @@ pub(super) async fn show(
     request: v1::ShowAgentRequest,
 ) -> Result<v1::ShowAgentResponse, Status> {
     let v1::ShowAgentRequest { name } = request;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("show an agent").await?;
     let agent = named::former_agent(&mut conn, &name).await?;
     let session = agents::newest_session(&mut conn, agent.id).await?;
     let held = leases::held(&mut conn, agent.id).await?;
@@ -160,10 +161,17 @@ pub(super) async fn drain(
     scheduler: &Scheduler,
     v1::DrainAgentRequest { name }: v1::DrainAgentRequest,
 ) -> Result<v1::DrainAgentResponse, Status> {
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let drained = drain_remove_and_tag::drain(&mut tx, &name).await;
-    let drained = known(&mut tx, drained).await?;
-    store::commit(tx).await?;
+    let agent = name.as_str();
+    let drained = scheduler
+        .operators
+        .tx("drain an agent", |tx| {
+            async move {
+                let drained = drain_remove_and_tag::drain(tx, agent).await;
+                known(tx, drained).await
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent is draining");
     scheduler.wakes.assign.notify_one();
     Ok(drained.into())
@@ -174,10 +182,17 @@ pub(super) async fn resume(
     scheduler: &Scheduler,
     v1::ResumeAgentRequest { name }: v1::ResumeAgentRequest,
 ) -> Result<v1::ResumeAgentResponse, Status> {
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let resumed = drain_remove_and_tag::resume(&mut tx, &name).await;
-    let resumed = known(&mut tx, resumed).await?;
-    store::commit(tx).await?;
+    let agent = name.as_str();
+    let resumed = scheduler
+        .operators
+        .tx("resume an agent", |tx| {
+            async move {
+                let resumed = drain_remove_and_tag::resume(tx, agent).await;
+                known(tx, resumed).await
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(agent.name = name, resumed, "an agent is in service again");
     scheduler.wakes.assign.notify_one();
     Ok(v1::ResumeAgentResponse { resumed })
@@ -188,10 +203,17 @@ pub(super) async fn remove(
     scheduler: &Scheduler,
     v1::RemoveAgentRequest { name, force }: v1::RemoveAgentRequest,
 ) -> Result<v1::RemoveAgentResponse, Status> {
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let removed = drain_remove_and_tag::remove(&mut tx, &name, force, scheduler.config.lease.max_crashes).await;
-    let removed = known(&mut tx, removed).await?;
-    store::commit(tx).await?;
+    let (agent, max_crashes) = (name.as_str(), scheduler.config.lease.max_crashes);
+    let removed = scheduler
+        .operators
+        .tx("remove an agent", |tx| {
+            async move {
+                let removed = drain_remove_and_tag::remove(tx, agent, force, max_crashes).await;
+                known(tx, removed).await
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
     let wakes = &scheduler.wakes;
     for wake in [&wakes.assign, &wakes.measure, &wakes.landmarks, &wakes.fit] {
@@ -205,9 +227,17 @@ pub(super) async fn trust(
     scheduler: &Scheduler,
     v1::TrustAgentRequest { name }: v1::TrustAgentRequest,
 ) -> Result<v1::TrustAgentResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
-    let agent = named::exact_agent(&mut conn, &name).await?;
-    let released = quarantines_and_contradictions::release(&mut conn, agent).await?;
+    let agent = name.as_str();
+    let released = scheduler
+        .operators
+        .tx("trust an agent", |tx| {
+            async move {
+                let agent = named::exact_agent(tx, agent).await?;
+                Ok::<_, Status>(quarantines_and_contradictions::release(tx, agent).await?)
+            }
+            .boxed()
+        })
+        .await?;
     scheduler.wakes.fit.notify_one();
     scheduler.wakes.measure.notify_one();
     Ok(v1::TrustAgentResponse { released })
@@ -241,23 +271,28 @@ pub(super) async fn tag(
     scheduler: &Scheduler,
     v1::TagAgentRequest { name, add, remove }: v1::TagAgentRequest,
 ) -> Result<v1::TagAgentResponse, Status> {
-    let tags = change_tags(&scheduler.pool, &name, &add, &remove).await?;
+    let tags = change_tags(&scheduler.operators, &name, &add, &remove).await?;
     tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
     scheduler.wakes.assign.notify_one();
     Ok(v1::TagAgentResponse { tags })
 }
 
 /// Adds and removes tags of the agent with this name. Returns the agent's new tags.
-async fn change_tags(pool: &PgPool, name: &str, add: &[String], remove: &[String]) -> Result<Vec<String>, Status> {
+async fn change_tags(db: &Db, name: &str, add: &[String], remove: &[String]) -> Result<Vec<String>, Status> {
     let add = tags("add", add)?;
     let remove = tags("remove", remove)?;
-    let mut tx = store::begin(pool).await?;
-    let found = agents::lock_tags(&mut tx, name).await?;
-    let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, name).await) };
-    let tags = retagged(tags, add, &remove)?;
-    agents::set_tags(&mut tx, agent, &tags).await?;
-    store::commit(tx).await?;
-    Ok(tags)
+    let (add, remove) = (&add, &remove);
+    db.tx("tag an agent", |tx| {
+        async move {
+            let found = agents::lock_tags(tx, name).await?;
+            let Some((agent, tags)) = found else { return Err(named::no_agent(tx, name).await) };
+            let tags = retagged(tags, add.clone(), remove)?;
+            agents::set_tags(tx, agent, &tags).await?;
+            Ok(tags)
+        }
+        .boxed()
+    })
+    .await
 }
 
 /// Adds the tags `add` and removes the tags `remove`; rejects a tag that is in both.
@@ -284,7 +319,7 @@ pub(super) async fn show_reach(
         return Err(itself("other", &agent).into());
     }
     let config = &scheduler.config.measure;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("show reach").await?;
     let agent = named::agent(&mut conn, &agent).await?;
     let other = if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) };
     if other.as_ref() == Some(&agent) {

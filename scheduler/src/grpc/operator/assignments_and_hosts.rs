@@ -25,7 +25,7 @@ pub(super) async fn assignments(
 ) -> Result<impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send + use<>, Status> {
     let places = Places::new(&request.cities, &request.carriers, &request.countries);
     let time = TimeRange::new(request.since, request.until)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("find tasks to report").await?;
     let wanted = reports::TaskFilter {
         batch: named::batch(&mut conn, &request.batch).await?.id,
         states: states(&request.states)?,
@@ -45,7 +45,7 @@ pub(super) async fn hosts(
     request: v1::HostsRequest,
 ) -> Result<impl Stream<Item = Result<v1::HostRow, Status>> + Send + use<>, Status> {
     let time = TimeRange::new(request.since, request.until)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("find hosts to report").await?;
     let wanted = hosts::HostFilter {
         batch: named::batch(&mut conn, &request.batch).await?.id,
         min_sites: request.min_sites,
@@ -204,7 +204,7 @@ async fn read<P: Pages>(
 ) -> Result<(), store::Error> {
     let (mut size, mut left) = (FIRST_PAGE, if limit == 0 { u64::MAX } else { limit });
     loop {
-        let mut conn = scheduler.pool.acquire().await?;
+        let mut conn = scheduler.operators.read("read a page of a report").await?;
         let rows = pages.next(&mut conn, size.min(u32::try_from(left).unwrap_or(u32::MAX))).await?;
         left -= whole(rows.len());
         let more = if left == 0 { pages.behind(&mut conn).await? } else { 0 };

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use landfall_proto::v1;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
 use super::convert::{InvalidField, agent_name, duration, globe_position, line, whole};
@@ -22,12 +22,12 @@ use crate::capacity::{
 };
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
-use crate::store;
 use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::embeddings::placements;
 use crate::store::reports::capacity_and_map::{self, EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
 use crate::store::sites::positions_and_verdicts;
+use crate::store::{self, Db};
 use crate::strategy::Speed;
 
 /// A fixed seed, so that the same map always gives the same suggestions.
@@ -90,7 +90,7 @@ impl CapacityPlanner {
     /// database fails.
     pub async fn plan(
         &self,
-        pool: &PgPool,
+        db: &Db,
         request: &v1::PlanRequest,
         strategy: Strategy,
     ) -> Result<v1::PlanResponse, PlanError> {
@@ -99,9 +99,9 @@ impl CapacityPlanner {
         if request.suggest > 0 && split == SiteSplit::All {
             return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
         }
-        let mut tx = store::begin_snapshot(pool).await?;
+        let mut tx = db.snapshot("read what a plan needs").await?;
         let input = WhatIfInput::read(&mut tx, request).await?;
-        tx.commit().await.map_err(store::Error::from)?;
+        drop(tx);
 
         let count = usize::try_from(request.suggest).unwrap_or(usize::MAX);
         let worked_out = tokio::task::spawn_blocking(move || {
@@ -115,7 +115,7 @@ impl CapacityPlanner {
 
         let WhatIfInput { located, sites, suspects, agents, left_out } = input;
         let picks = suggested.as_ref().map_or(&[][..], |suggested| &suggested.picks);
-        let mut conn = pool.acquire().await.map_err(store::Error::from)?;
+        let mut conn = db.read("read suggested places").await?;
         let suggestions = suggestions(&mut conn, &sites, picks).await?;
         let (usual_pages, usual_bytes) = sites.usual();
         let Comparison { before, after } = compared;

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use sqlx::PgConnection;
 use tonic::Status;
@@ -18,7 +19,7 @@ use crate::model::naming;
 use crate::store::agents::issued_tokens::{self, RevokeError, State, Token};
 use crate::store::agents::new_enrolments::{self, AgentRequest, CreateError, Enrolment, Name};
 use crate::store::names::Noun;
-use crate::store::{self, settings};
+use crate::store::{self, MayConflict, settings};
 
 /// Maximum number of agents enrolled at once. The number is limited because all results are sent in
 /// one message.
@@ -35,12 +36,18 @@ pub(super) async fn create(
     identity: &Identity,
     request: v1::CreateEnrolmentRequest,
 ) -> Result<v1::CreateEnrolmentResponse, Status> {
-    let wanted = request.try_into()?;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let made = new_enrolments::create(&mut tx, &[wanted]).await?;
-    let made = handed_out(scheduler, identity, &mut tx, made).await?.pop().unwrap_or_default();
-    store::commit(tx).await?;
-    Ok(made)
+    let wanted = &[AgentRequest::try_from(request)?];
+    let mut made = scheduler
+        .operators
+        .tx("create an enrolment", |tx| {
+            async move {
+                let made = new_enrolments::create(tx, wanted).await?;
+                Ok::<_, Status>(handed_out(scheduler, identity, tx, made).await?)
+            }
+            .boxed()
+        })
+        .await?;
+    Ok(made.pop().unwrap_or_default())
 }
 
 /// Makes tokens for several agents, or none if one of the requests has a problem.
@@ -57,23 +64,49 @@ pub(super) async fn create_several(
         )));
     }
     let (places, wanted, mut problems) = several(asked);
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let made = match new_enrolments::create(&mut tx, &wanted).await {
-        Ok(made) => made,
-        Err(CreateError::Refused(refused)) => {
+    let (wanted, only_try) = (&wanted, dry_run || !problems.is_empty());
+    let enrolments = match scheduler
+        .operators
+        .tx("create enrolments", |tx| {
+            async move {
+                let made = new_enrolments::create(tx, wanted).await?;
+                if only_try { Err(NotMade::Tried) } else { Ok(handed_out(scheduler, identity, tx, made).await?) }
+            }
+            .boxed()
+        })
+        .await
+    {
+        Ok(enrolments) => enrolments,
+        Err(NotMade::Tried) => Vec::new(),
+        Err(NotMade::Create(CreateError::Refused(refused))) => {
             problems.extend(refused.iter().map(|(index, refusal)| problem(places[*index], refusal)));
             problems.sort_by_key(|problem| problem.index);
             Vec::new()
         }
-        Err(error) => return Err(error.into()),
+        Err(NotMade::Create(error)) => return Err(error.into()),
     };
-    if dry_run || !problems.is_empty() {
-        // Dropping the transaction rolls all changes back.
-        return Ok(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems });
-    }
-    let enrolments = handed_out(scheduler, identity, &mut tx, made).await?;
-    store::commit(tx).await?;
     Ok(v1::CreateEnrolmentsResponse { enrolments, problems })
+}
+
+/// Why a request for several tokens made none.
+#[derive(Debug, thiserror::Error)]
+enum NotMade {
+    #[error("the request was only tried")]
+    Tried,
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+impl From<store::Error> for NotMade {
+    fn from(error: store::Error) -> Self {
+        Self::Create(error.into())
+    }
+}
+
+impl MayConflict for NotMade {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Create(error) if error.is_conflict())
+    }
 }
 
 pub(super) async fn list(
@@ -84,7 +117,7 @@ pub(super) async fn list(
     let states = enrolment_states(&asked.states)?;
     let all = asked.all || states.iter().any(|state| *state != State::Open);
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("list enrolments").await?;
     let (tokens, older) = issued_tokens::list(&mut conn, all).await?;
     let wanted = tokens.into_iter().filter(|token| {
         places.include(&token.city, &token.carrier, &token.country)
@@ -98,13 +131,21 @@ pub(super) async fn revoke(
     scheduler: &Scheduler,
     request: v1::RevokeEnrolmentRequest,
 ) -> Result<v1::RevokeEnrolmentResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
-    let revoked = match issued_tokens::revoke(&mut conn, &request.named).await {
-        Err(error @ RevokeError::Unknown(_)) => {
-            return Err(named::inexact(&mut conn, Noun::Token, &request.named, error.into()).await);
-        }
-        revoked => revoked?,
-    };
+    let name = request.named.as_str();
+    let revoked = scheduler
+        .operators
+        .tx("revoke an enrolment", |tx| {
+            async move {
+                match issued_tokens::revoke(tx, name).await {
+                    Err(error @ RevokeError::Unknown(_)) => {
+                        Err(named::inexact(tx, Noun::Token, name, error.into()).await)
+                    }
+                    revoked => Ok(revoked?),
+                }
+            }
+            .boxed()
+        })
+        .await?;
     Ok(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before })
 }
 
@@ -114,7 +155,7 @@ async fn handed_out(
     identity: &Identity,
     conn: &mut PgConnection,
     made: Vec<Enrolment>,
-) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
+) -> Result<Vec<v1::CreateEnrolmentResponse>, store::Error> {
     let contact_url = settings::contact_url(conn).await?;
     let others = scheduler.wakes.others();
     let response = |made| enrolment(made, identity, contact_url.clone(), others.clone());

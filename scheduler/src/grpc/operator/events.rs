@@ -17,7 +17,6 @@ use crate::Scheduler;
 use crate::grpc::errors;
 use crate::model::site_name::SiteName;
 use crate::model::{Incarnation, LeaseToken, SessionId};
-use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, KINDS, Page};
 
 /// Maximum number of events that a request for the newest events may ask for. Each event takes
@@ -34,7 +33,7 @@ impl EventService for OperatorServices {
         let request = request.into_inner();
         let (time, site) = checked(&request)?;
         let newest = request.newest.into();
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("find events").await?;
         let filter = filter(&mut conn, &request, site).await?;
         let (past, first) = match (time.since, time.until) {
             (Some(since), until) => {
@@ -131,7 +130,7 @@ impl Reader {
 
     /// Reads the next page of the log's history.
     async fn history(&mut self, past: EventsSince) -> Result<(), Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("read past events").await?;
         let (events, next) = events::past(&mut conn, &self.filter, past).await?;
         (self.events, self.past) = (events.into(), next);
         Ok(())
@@ -144,7 +143,7 @@ impl Reader {
             () = tokio::time::sleep(FOLLOW_PERIOD) => {}
         }
         let read = async {
-            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            let mut conn = self.scheduler.operators.read("follow events").await?;
             Ok(events::after(&mut conn, &self.filter, self.next).await?)
         };
         let page = self.scheduler.wakes.database.while_it_answers(read).await;

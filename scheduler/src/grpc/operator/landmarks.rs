@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use sqlx::PgConnection;
 use tonic::Status;
@@ -26,23 +27,29 @@ use crate::store::embeddings::landmarks::{self, ChosenBy, Landmark};
 use crate::store::measurements;
 use crate::store::measurements::reach::{self, ReachFailure, UnreachedAgent};
 use crate::store::names::Noun;
-use crate::store::{self, settings};
+use crate::store::settings;
 
 /// Makes the named agents the landmarks.
 pub(super) async fn set(
     scheduler: &Scheduler,
     request: v1::SetLandmarksRequest,
 ) -> Result<v1::ListLandmarksResponse, Status> {
-    let dimensions = dimensions(request.dimensions);
-    let mut tx = store::begin(&scheduler.pool).await?;
-    match set_named(&mut tx, &request.names, dimensions).await {
-        Err(ChoiceError::UnknownAgent(name)) => {
-            let unknown = ChoiceError::UnknownAgent(name.clone()).into();
-            return Err(named::inexact(&mut tx, Noun::Agent, &name, unknown).await);
-        }
-        set => set?,
-    }
-    store::commit(tx).await?;
+    let (names, dimensions) = (request.names.as_slice(), dimensions(request.dimensions));
+    scheduler
+        .operators
+        .tx("set landmarks", |tx| {
+            async move {
+                match set_named(tx, names, dimensions).await {
+                    Err(ChoiceError::UnknownAgent(name)) => {
+                        let unknown = ChoiceError::UnknownAgent(name.clone()).into();
+                        Err(named::inexact(tx, Noun::Agent, &name, unknown).await)
+                    }
+                    set => Ok(set?),
+                }
+            }
+            .boxed()
+        })
+        .await?;
     changed(scheduler).await
 }
 
@@ -51,18 +58,33 @@ pub(super) async fn elect(
     scheduler: &Scheduler,
     request: v1::ElectLandmarksRequest,
 ) -> Result<v1::ListLandmarksResponse, Status> {
-    let peers = scheduler.config.measure.max_mesh_peers;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    hold_election(&mut tx, request.count, dimensions(request.dimensions), peers).await?;
-    let explained = explain(&mut tx).await?;
-    store::commit(tx).await?;
+    let (peers, dimensions) = (scheduler.config.measure.max_mesh_peers, dimensions(request.dimensions));
+    let mut conn = scheduler.operators.read("read who may be a landmark").await?;
+    let candidates = Candidates::read(&mut conn, request.count, dimensions, peers).await?;
+    // The election takes about a second for thirty agents, too long for a thread of the async
+    // runtime, and for a connection that waits.
+    drop(conn);
+    let held = tokio::task::spawn_blocking(move || candidates.elect()).await.map_err(ChoiceError::Interrupted)?;
+    let (chosen, explained) = match held {
+        Err(error @ ElectError::TooFewReached { .. }) => {
+            let mut conn = scheduler.operators.read("read who does not reach whom").await?;
+            let trouble = reach::trouble(&mut conn).await?.map(Box::new);
+            return Err(ChoiceError::Elect { error, trouble }.into());
+        }
+        held => held.map_err(|error| ChoiceError::Elect { error, trouble: None })?,
+    };
+    let chosen = chosen.as_slice();
+    scheduler
+        .operators
+        .tx("store elected landmarks", |tx| async move { take_over(tx, chosen, dimensions).await }.boxed())
+        .await?;
     let mut answer = changed(scheduler).await?;
     answer.explanation = Some(explained.into());
     Ok(answer)
 }
 
 pub(super) async fn list(scheduler: &Scheduler) -> Result<v1::ListLandmarksResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("list landmarks").await?;
     Ok(listed(&mut conn).await?)
 }
 
@@ -109,7 +131,9 @@ pub enum ChoiceError {
         trouble: Option<Box<ReachFailure>>,
     },
     #[error("the election was interrupted")]
-    Interrupted(#[from] tokio::task::JoinError),
+    Interrupted(#[source] tokio::task::JoinError),
+    #[error("agents left during the election: repeat it")]
+    Left,
     #[error("store landmarks")]
     Store(#[from] crate::store::Error),
 }
@@ -144,50 +168,84 @@ async fn set_named(conn: &mut PgConnection, names: &[String], dimensions: Option
     replace(conn, &chosen, dimensions, ChosenBy::Hand).await
 }
 
-/// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the maximum
-/// number of other agents that each agent measures.
-async fn hold_election(
-    conn: &mut PgConnection,
-    count: u32,
-    dimensions: Option<u32>,
-    peers: u32,
-) -> Result<(), ChoiceError> {
-    if count < FEWEST_ELECTED {
-        return Err(ChoiceError::TooFewAsked(count));
-    }
-    let wanted = usize::try_from(count).unwrap_or(usize::MAX);
-    check_dimensions(dimensions, wanted)?;
-    let nominees: Vec<Nominee> = agents::list(conn)
-        .await?
-        .into_iter()
-        .filter(|agent| agent.connected && agent.beacon_url.is_some())
-        .map(Nominee::from)
-        .collect();
-    if nominees.len() < wanted {
-        return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
-    }
-    let ids: Vec<AgentId> = nominees.iter().map(|nominee| nominee.agent).collect();
-    let coverage = measurements::coverage(conn, &ids, peers).await?;
-    if coverage.measured < coverage.pairs {
-        return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
-    }
-    let mesh = mesh(conn).await?;
-    // The election takes about a second for thirty agents, too long for a thread of the async
-    // runtime.
-    let elected =
-        tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
-    let elected = match elected {
-        Ok(elected) => elected,
-        Err(error @ ElectError::TooFewReached { .. }) => {
-            return Err(ChoiceError::Elect { error, trouble: reach::trouble(conn).await?.map(Box::new) });
-        }
-        Err(error) => return Err(ChoiceError::Elect { error, trouble: None }),
-    };
-    let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
-    replace(conn, &chosen, dimensions, ChosenBy::Election).await
+/// The agents from which an election chooses, and what it needs to know about them.
+struct Candidates {
+    /// Number of landmarks to elect.
+    wanted: usize,
+    nominees: Vec<Nominee>,
+    mesh: Mesh,
+    /// All connected agents.
+    fleet: Vec<Nominee>,
+    names: BTreeMap<AgentId, String>,
+    unreached: Vec<UnreachedAgent>,
 }
 
-/// The quality of the current landmarks.
+/// Landmarks with the reasons for their election.
+type Chosen = Vec<(AgentId, String)>;
+
+impl Candidates {
+    /// Reads the connected agents that run a beacon. `peers` is the maximum number of other agents
+    /// that each agent measures.
+    async fn read(
+        conn: &mut PgConnection,
+        count: u32,
+        dimensions: Option<u32>,
+        peers: u32,
+    ) -> Result<Self, ChoiceError> {
+        if count < FEWEST_ELECTED {
+            return Err(ChoiceError::TooFewAsked(count));
+        }
+        let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+        check_dimensions(dimensions, wanted)?;
+        let agents = agents::list(conn).await?;
+        let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
+        let nominees: Vec<Nominee> = agents.iter().filter(may_be_landmark).cloned().map(Nominee::from).collect();
+        if nominees.len() < wanted {
+            return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
+        }
+        let ids: Vec<AgentId> = nominees.iter().map(|nominee| nominee.agent).collect();
+        let coverage = measurements::coverage(conn, &ids, peers).await?;
+        if coverage.measured < coverage.pairs {
+            return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
+        }
+        let mesh = measurements::mesh(conn).await?.into_iter().collect();
+        let fleet = agents.into_iter().filter(|agent| agent.connected).map(Nominee::from).collect();
+        Ok(Self { wanted, nominees, mesh, fleet, names, unreached: reach::unreached(conn).await? })
+    }
+
+    /// Holds the election, and explains its result.
+    fn elect(self) -> Result<(Chosen, ExplainedLandmarks), ElectError> {
+        let Self { wanted, nominees, mesh, fleet, names, unreached } = self;
+        let elected = gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)?;
+        let chosen: Chosen = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
+        let landmarks: Vec<AgentId> = chosen.iter().map(|(agent, _)| *agent).collect();
+        let explanation = gnp::explain_election(&mesh, &fleet, &landmarks);
+        Ok((chosen, ExplainedLandmarks { explanation, names, unreached }))
+    }
+}
+
+fn may_be_landmark(agent: &&Agent) -> bool {
+    agent.connected && agent.beacon_url.is_some()
+}
+
+/// Stores elected landmarks, unless one of them can no longer be a landmark.
+async fn take_over(
+    conn: &mut PgConnection,
+    chosen: &[(AgentId, String)],
+    dimensions: Option<u32>,
+) -> Result<(), ChoiceError> {
+    // Locks the settings, so that the agents are those of a moment at which nobody else changes the
+    // landmarks.
+    settings::set_dimensions(conn, dimensions).await?;
+    let agents = agents::list(conn).await?;
+    let there: HashSet<AgentId> = agents.iter().filter(may_be_landmark).map(|agent| agent.id).collect();
+    if !chosen.iter().all(|(agent, _)| there.contains(agent)) {
+        return Err(ChoiceError::Left);
+    }
+    replace(conn, chosen, dimensions, ChosenBy::Election).await
+}
+
+/// The quality of the elected landmarks.
 #[derive(Debug, Clone)]
 struct ExplainedLandmarks {
     /// The explanation, computed from the measured round trips between the connected agents.
@@ -195,23 +253,6 @@ struct ExplainedLandmarks {
     names: BTreeMap<AgentId, String>,
     /// Connected agents that cannot be landmarks because no agent reached them.
     unreached: Vec<UnreachedAgent>,
-}
-
-async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, ChoiceError> {
-    let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-    let agents = agents::list(conn).await?;
-    let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
-    let fleet: Vec<Nominee> = agents
-        .into_iter()
-        .filter(|agent| agent.connected || landmarks.contains(&agent.id))
-        .map(Nominee::from)
-        .collect();
-    let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
-    Ok(ExplainedLandmarks { explanation, names, unreached: reach::unreached(conn).await? })
-}
-
-async fn mesh(conn: &mut PgConnection) -> Result<Mesh, ChoiceError> {
-    Ok(measurements::mesh(conn).await?.into_iter().collect())
 }
 
 fn check_dimensions(dimensions: Option<u32>, landmarks: usize) -> Result<(), ChoiceError> {

@@ -13,7 +13,6 @@ use super::convert::{InvalidField, Places, TimeRange, first, reasons, rtt, times
 use super::services::OperatorServices;
 use super::{assignments_and_hosts, named, throughput};
 use crate::model::ReportGroup;
-use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::accuracy_failures_agents::{self, AccuracyRow, FailureRow};
 use crate::store::reports::{self, AgentRow, Groups};
@@ -44,7 +43,7 @@ impl ReportService for OperatorServices {
     ) -> Result<Response<v1::AgentsReportResponse>, Status> {
         let v1::AgentsReportRequest { batch, agent, limit, cities, carriers, countries } = request.into_inner();
         let places = Places::new(&cities, &carriers, &countries);
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("report agents").await?;
         let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
         let agent = if agent.is_empty() { None } else { Some(named::former_agent(&mut conn, &agent).await?.id) };
         let agents = reports::agents(&mut conn, batch).await?;
@@ -65,7 +64,7 @@ impl ReportService for OperatorServices {
     async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
         let request = request.into_inner();
         let by = groups(&request.by, OF_CRAWLS)?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("report accuracy").await?;
         let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
         let rows = accuracy_failures_agents::accuracy(&mut conn, &wanted, by).await?;
         let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
@@ -76,7 +75,7 @@ impl ReportService for OperatorServices {
         let request = request.into_inner();
         let by = groups(&request.by, ReportGroup::ALL)?;
         let reasons = reasons(&request.reasons)?;
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("report failures").await?;
         let wanted = crawls(&mut conn, request.sites.unwrap_or_default()).await?;
         let rows = accuracy_failures_agents::failures(&mut conn, &wanted, &reasons, by).await?;
         let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
@@ -85,7 +84,7 @@ impl ReportService for OperatorServices {
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         let (request, strategy) = capacity_plan::checked(request.into_inner())?;
-        match self.planner.plan(&self.scheduler.pool, &request, strategy).await {
+        match self.planner.plan(&self.scheduler.operators, &request, strategy).await {
             Ok(plan) => Ok(Response::new(plan)),
             Err(error) => Err(self.unplanned(error).await),
         }
@@ -113,7 +112,7 @@ impl OperatorServices {
             PlanError::UnknownNear(name) => (Noun::Agent, name.clone()),
             _ => return error.into(),
         };
-        match store::acquire(&self.scheduler.pool).await {
+        match self.scheduler.operators.read("suggest names").await {
             Ok(mut conn) => named::inexact(&mut conn, noun, &name, error.into()).await,
             Err(error) => error.into(),
         }

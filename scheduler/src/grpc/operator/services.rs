@@ -17,8 +17,8 @@ use super::batches::submissions;
 use super::capacity_plan::CapacityPlanner;
 use super::settings::{self, Identity};
 use super::{agents, enrolments, landmarks, named, sites};
+use crate::Scheduler;
 use crate::grpc::auth;
-use crate::{Scheduler, store};
 
 /// The operators' services. The dashboard, which runs in this process, calls them too.
 #[derive(Debug, Clone)]
@@ -187,7 +187,7 @@ impl SiteService for OperatorServices {
         &self,
         request: Request<v1::WatchBatchRequest>,
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let mut conn = self.scheduler.operators.read("find a batch to watch").await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
         let watch = BatchWatch::new(self.scheduler.clone(), self.shutdown.clone(), batch.id, batch.name);
         Ok(Response::new(Box::pin(watch.messages())))

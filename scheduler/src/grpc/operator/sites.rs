@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use sqlx::PgConnection;
 use tonic::Status;
@@ -33,7 +34,7 @@ const CIRCUITS_AT_MOST: u64 = 1000;
 
 pub(super) async fn show(scheduler: &Scheduler, request: v1::ShowSiteRequest) -> Result<v1::ShowSiteResponse, Status> {
     let name = site_name(&request.site)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("show a site").await?;
     let site = named::site(&mut conn, &name).await?;
     let measurements = sites::measurements(&mut conn, &site).await?;
     let placement = sites::placement(&mut conn, &site).await?;
@@ -176,7 +177,7 @@ impl From<ExplainedCandidate> for v1::Candidate {
 pub(super) async fn explain(scheduler: &Scheduler, request: v1::ExplainRequest) -> Result<v1::ExplainResponse, Status> {
     let v1::ExplainRequest { site, batch, assignment_id } = request;
     let name = site_name(&site)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("explain a site").await?;
     let site = named::site(&mut conn, &name).await?;
     let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?) };
     let at = assignment_id.map(AssignmentId::new);
@@ -316,7 +317,7 @@ pub(super) async fn list_open_circuits(
     let limit = if limit == 0 { CIRCUITS_AT_MOST } else { limit.min(CIRCUITS_AT_MOST) };
     let places = Places::new(&cities, &carriers, &countries);
     let TimeRange { since, until } = TimeRange::new(since, until)?;
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.operators.read("list open circuits").await?;
     let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
     let agents = named::agents_at(&mut conn, &agent, &places).await?;
     let filter = CircuitFilter { batch, agents, since, until };
@@ -330,13 +331,20 @@ pub(super) async fn reopen(
     v1::ReopenSitesRequest { sites: names, all }: v1::ReopenSitesRequest,
 ) -> Result<v1::ReopenSitesResponse, Status> {
     let extent = extent(&names, all, "all")?;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let meant = match extent {
-        ChangeScope::All => None,
-        ChangeScope::Sites(names) => Some(known_sites(&mut tx, &names).await?),
-    };
-    let (sites, tasks) = open_circuits::reopen(&mut tx, meant.as_deref()).await?;
-    store::commit(tx).await?;
+    let extent = &extent;
+    let (sites, tasks) = scheduler
+        .operators
+        .tx("reopen sites", |tx| {
+            async move {
+                let meant = match extent {
+                    ChangeScope::All => None,
+                    ChangeScope::Sites(names) => Some(known_sites(tx, names).await?),
+                };
+                Ok::<_, Status>(open_circuits::reopen(tx, meant.as_deref()).await?)
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(sites, tasks, "sites were reopened");
     scheduler.wakes.assign.notify_one();
     Ok(v1::ReopenSitesResponse { sites, tasks })

@@ -7,7 +7,6 @@ use tonic::Status;
 
 use crate::Scheduler;
 use crate::model::Strategy;
-use crate::store;
 use crate::store::reports::ReportScope;
 use crate::store::reports::throughput::{Agent, BatchGrowth, CrawlTotals, newest_round};
 use crate::throughput::{self, Growth, growth, megabytes_per_minute, per_minute};
@@ -27,7 +26,7 @@ pub(super) async fn report(
     let slices = checked(&request)?;
     let v1::ThroughputRequest { batch: name, round, .. } = request;
     // The queries share one snapshot, so that the slices and the sums cover the same crawls.
-    let mut tx = store::begin_snapshot(&scheduler.pool).await?;
+    let mut tx = scheduler.operators.snapshot("report throughput").await?;
     let batch = named::batch(&mut tx, &name).await?.id;
     let scope = ReportScope { batch, round };
     if let Some(round) = round {
@@ -37,7 +36,6 @@ pub(super) async fn report(
         }
     }
     let report = BatchGrowth::read(&mut tx, scope, slices).await?;
-    store::commit(tx).await?;
     Ok(report.into())
 }
 

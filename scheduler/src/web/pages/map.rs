@@ -7,16 +7,17 @@ use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use serde::Serialize;
 
-use super::map_errors::{self, MapResidual};
+use super::map_errors::{AgentErrors, EpochErrors, MapResidual};
 use crate::cli::output::number;
-use crate::gnp::project;
-use crate::model::EmbeddingEpoch;
+use crate::gnp::{Embedding, project};
 use crate::model::geo::Position;
 use crate::model::stats::count;
+use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
-use crate::store::agents;
+use crate::store::agents::{self, AgentPlace};
+use crate::store::embeddings::{self, Epoch};
+use crate::store::measurements;
 use crate::store::reports::capacity_and_map::{self, PlacedSite};
-use crate::store::{self, embeddings};
 use crate::web::Web;
 use crate::web::page_layout::{self, Page, PageError, float, section};
 
@@ -192,7 +193,7 @@ pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, Page
     // Only one map is read at a time. Requests that wait for this lock hold no database
     // connection.
     let mut known_errors = web.map_errors.lock().await;
-    let mut tx = store::begin_snapshot(&web.scheduler.pool).await?;
+    let mut tx = web.scheduler.operators.snapshot("draw the map").await?;
     let epochs = embeddings::stored_epochs(&mut tx).await?.into_iter().map(EmbeddingEpoch::get).collect();
     let Some(embedding) = embeddings::stored(&mut tx, wanted).await? else {
         return if epoch.is_empty() { Ok(MapData::default()) } else { Err(unknown_epoch(epoch)) };
@@ -200,53 +201,89 @@ pub(in crate::web) async fn read(web: &Web, epoch: &str) -> Result<MapData, Page
     let wanted = MARKS.saturating_sub(embedding.agents().len()).max(LEAST_SITES);
     let (sites, placed_sites) =
         capacity_and_map::placed_sites(&mut tx, embedding.epoch(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
-    let dimensions = embedding.dimensions();
-    let sites: Vec<PlacedSite> = sites.into_iter().filter(|site| site.coordinate.len() > dimensions).collect();
-    let places =
-        embedding.agents().values().map(|place| &place.coordinate).chain(sites.iter().map(|site| &site.coordinate));
-    let places: Vec<&[f64]> = places.filter_map(|coordinate| coordinate.get(..dimensions)).collect();
-    let (points, explained) = project(&places, dimensions);
     let known = agents::places(&mut tx).await?;
-    let errors = map_errors::of_epoch(&mut known_errors, &mut tx, &embedding, &known).await?;
-    let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
-        let known = known.get(&id);
-        let position = known.and_then(|known| known.position);
-        let (median_error, worst) = errors.get(&id).cloned().unwrap_or_default();
-        MapAgent {
-            name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
-            city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
-            carrier: known.map(|agent| agent.carrier.clone()).unwrap_or_default(),
-            landmark: embedding.landmarks().contains(&id),
+    let history = embeddings::history(&mut tx, 1_000).await?;
+    let mesh = match known_errors.as_ref().is_some_and(|errors| errors.is_fresh(embedding.epoch())) {
+        true => None,
+        false => Some(measurements::mesh(&mut tx).await?),
+    };
+    drop(tx);
+    let read = MapInput { epochs, embedding, sites, placed_sites, known, history };
+    let former = known_errors.take();
+    // Errors of many agents take too long for a thread of the async runtime.
+    let computed = tokio::task::spawn_blocking(move || {
+        let errors = match (mesh, former) {
+            (None, Some(errors)) => errors,
+            (mesh, _) => {
+                let mesh = mesh.into_iter().flatten().collect();
+                EpochErrors::compute(&mesh, &read.embedding, &read.known)
+            }
+        };
+        (read.drawn(&errors.errors), errors)
+    });
+    let (data, errors) = computed.await.map_err(|_| tonic::Status::unavailable("the map was not drawn: try again"))?;
+    *known_errors = Some(errors);
+    Ok(data)
+}
+
+/// What is read of the database to draw a map.
+struct MapInput {
+    epochs: Vec<i64>,
+    embedding: Embedding,
+    sites: Vec<PlacedSite>,
+    placed_sites: u64,
+    known: BTreeMap<AgentId, AgentPlace>,
+    history: Vec<Epoch>,
+}
+
+impl MapInput {
+    fn drawn(self, errors: &AgentErrors) -> MapData {
+        let Self { epochs, embedding, sites, placed_sites, known, history } = self;
+        let dimensions = embedding.dimensions();
+        let sites: Vec<PlacedSite> = sites.into_iter().filter(|site| site.coordinate.len() > dimensions).collect();
+        let places =
+            embedding.agents().values().map(|place| &place.coordinate).chain(sites.iter().map(|site| &site.coordinate));
+        let places: Vec<&[f64]> = places.filter_map(|coordinate| coordinate.get(..dimensions)).collect();
+        let (points, explained) = project(&places, dimensions);
+        let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
+            let known = known.get(&id);
+            let position = known.and_then(|known| known.position);
+            let (median_error, worst) = errors.get(&id).cloned().unwrap_or_default();
+            MapAgent {
+                name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
+                city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
+                carrier: known.map(|agent| agent.carrier.clone()).unwrap_or_default(),
+                landmark: embedding.landmarks().contains(&id),
+                x_ms: *x,
+                y_ms: *y,
+                height_ms: place.coordinate.last().copied().unwrap_or_default(),
+                median_error,
+                worst,
+                latitude: position.map(Position::latitude),
+                longitude: position.map(Position::longitude),
+            }
+        });
+        let agents: Vec<MapAgent> = agents.collect();
+        let sites = sites.into_iter().zip(points.iter().skip(agents.len())).map(|(site, [x, y])| MapSite {
+            name: site.name,
+            agent: site.agent,
             x_ms: *x,
             y_ms: *y,
-            height_ms: place.coordinate.last().copied().unwrap_or_default(),
-            median_error,
-            worst,
-            latitude: position.map(Position::latitude),
-            longitude: position.map(Position::longitude),
+            latitude: site.position.map(|(latitude, _)| latitude),
+            longitude: site.position.map(|(_, longitude)| longitude),
+        });
+        let fitted_at = history.iter().find(|line| line.epoch == embedding.epoch()).map(|line| line.fitted_at);
+        MapData {
+            epoch: Some(embedding.epoch().get()),
+            epochs,
+            fitted_at,
+            dimensions,
+            explained,
+            sites: sites.collect(),
+            agents,
+            placed_sites,
         }
-    });
-    let agents: Vec<MapAgent> = agents.collect();
-    let sites = sites.into_iter().zip(points.iter().skip(agents.len())).map(|(site, [x, y])| MapSite {
-        name: site.name,
-        agent: site.agent,
-        x_ms: *x,
-        y_ms: *y,
-        latitude: site.position.map(|(latitude, _)| latitude),
-        longitude: site.position.map(|(_, longitude)| longitude),
-    });
-    let history = embeddings::history(&mut tx, 1_000).await?;
-    let fitted_at = history.iter().find(|line| line.epoch == embedding.epoch()).map(|line| line.fitted_at);
-    Ok(MapData {
-        epoch: Some(embedding.epoch().get()),
-        epochs,
-        fitted_at,
-        dimensions,
-        explained,
-        sites: sites.collect(),
-        agents,
-        placed_sites,
-    })
+    }
 }
 
 fn unknown_epoch(epoch: &str) -> PageError {

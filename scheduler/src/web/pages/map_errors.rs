@@ -6,13 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sqlx::PgConnection;
 
-use crate::gnp::{Mesh, Quality};
+use crate::gnp::{Embedding, Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::store::agents::AgentPlace;
-use crate::store::measurements;
-use crate::web::page_layout::PageError;
 
 /// Time for which the errors of an epoch are kept, because computing the errors of a thousand
 /// agents takes half a second. Few measurements change in this time.
@@ -28,42 +25,32 @@ pub(super) struct MapResidual {
     pub(super) predicted_ms: f64,
 }
 
-type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
+pub(super) type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
 
 /// The errors of one epoch, and the time at which they were computed.
 #[derive(Debug)]
 pub(in crate::web) struct EpochErrors {
     epoch: EmbeddingEpoch,
     at: Instant,
-    errors: Arc<AgentErrors>,
+    pub(super) errors: Arc<AgentErrors>,
 }
 
-/// Returns the errors of an epoch. They are computed again if they are older than [`FRESH`].
-pub(super) async fn of_epoch(
-    last: &mut Option<EpochErrors>,
-    conn: &mut PgConnection,
-    embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPlace>,
-) -> Result<Arc<AgentErrors>, PageError> {
-    if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
-        return Ok(Arc::clone(&last.errors));
+impl EpochErrors {
+    /// Whether these are errors of this epoch that were computed recently.
+    pub(super) fn is_fresh(&self, epoch: EmbeddingEpoch) -> bool {
+        self.epoch == epoch && self.at.elapsed() < FRESH
     }
-    let errors = Arc::new(residuals(conn, embedding, known).await?);
-    *last = Some(EpochErrors { epoch: embedding.epoch(), at: Instant::now(), errors: Arc::clone(&errors) });
-    Ok(errors)
+
+    /// Computes the errors of a map for the pairs of each agent, from the present measurements. Takes
+    /// long.
+    pub(super) fn compute(mesh: &Mesh, embedding: &Embedding, known: &BTreeMap<AgentId, AgentPlace>) -> Self {
+        let errors = Arc::new(residuals(mesh, embedding, known));
+        Self { epoch: embedding.epoch(), at: Instant::now(), errors }
+    }
 }
 
-/// Computes the map's errors for the pairs of each agent, from the present measurements.
-async fn residuals(
-    conn: &mut PgConnection,
-    embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, AgentPlace>,
-) -> Result<AgentErrors, PageError> {
-    let mut mesh = Mesh::new();
-    for measured in measurements::mesh(conn).await? {
-        mesh.insert(measured.prober, measured.target, measured.rtt);
-    }
-    let quality = Quality::of(embedding, &mesh);
+fn residuals(mesh: &Mesh, embedding: &Embedding, known: &BTreeMap<AgentId, AgentPlace>) -> AgentErrors {
+    let quality = Quality::of(embedding, mesh);
     let mut errors: AgentErrors = BTreeMap::new();
     for agent in quality.agents().iter().filter(|agent| agent.distances > 0) {
         errors.insert(agent.agent, (Some(agent.median_error), Vec::new()));
@@ -79,5 +66,5 @@ async fn residuals(
             });
         }
     }
-    Ok(errors)
+    errors
 }

@@ -15,8 +15,8 @@ use crate::cli::output::{View, bytes_cell, number};
 use crate::cli::status::{fleet_line, landmarks_line, map_line, scheduler_line};
 use crate::machine::clock::now;
 use crate::plot::{Axis, Curve, lines};
+use crate::store::batches;
 use crate::store::reports::throughput::{CrawledStretch, crawled};
-use crate::store::{self, batches};
 use crate::web::Web;
 use crate::web::page_layout::{self, Page, PageError, float, section, table};
 
@@ -106,7 +106,7 @@ pub(in crate::web) struct Rate {
 /// The rates of a batch, or of all batches, over the last hours. Intervals without crawls
 /// have zero rates.
 pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Vec<Rate>, PageError> {
-    let mut conn = store::acquire(&web.scheduler.pool).await?;
+    let mut conn = web.scheduler.operators.read("draw rates").await?;
     let batch = match batch {
         None => None,
         Some(name) => match batches::by_name(&mut conn, name).await? {
