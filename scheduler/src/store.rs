@@ -4,6 +4,25 @@
 //! PgConnection`, so callers decide what is in one transaction. Only Postgres' `now()` decides
 //! whether something has expired. A row with an invalid value causes a typed error, never a panic.
 //!
+//! # The order of locks
+//!
+//! A transaction waits for locks only in this order, so that no two transactions deadlock:
+//!
+//! 1. the row of a role's term (`terms`), which every transaction of a job locks first;
+//! 2. the row of settings, which also locks the landmarks;
+//! 3. the lock of enrolments, then an enrolment token;
+//! 4. agents, then their sessions;
+//! 5. the lock of a submission's key, then the batch;
+//! 6. the locks of origins, in the order of their text, then sites in the order of their identifiers;
+//! 7. tasks in the order of their identifiers;
+//! 8. the lock of an address, and rows that belong to one task or site: leases, holds, circuits,
+//!    confirmations. A task that waits for a confirmation is locked after it, because such a task
+//!    is held, and a transaction that asks for a confirmation locks only tasks that are not held.
+//!
+//! A transaction that needs an earlier lock than those it has does not wait for it (`skip locked`),
+//! or leaves the work to a later transaction. `Db::tx` repeats a transaction that deadlocks all the
+//! same.
+//!
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
 //! in a state, the planner expects the index on states to return almost nothing. It then prefers
 //! this index to the index on keys or sites, and the statement may read all tasks in that state. To

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use crate::model::{AgentId, BatchId, ChoiceReasons, SessionId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, SessionId, SiteId, Strategy, TaskId};
 use crate::store::agents::drain_remove_and_tag;
 use crate::store::agents::sessions::{self, OpenError, Registration};
 use crate::store::assignments::{self, Assignment, waiting_tasks};
@@ -20,8 +20,9 @@ use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, preemptions};
+use crate::store::measurements::quarantines_and_contradictions::{self, CrawlRtt};
 use crate::store::sites::addresses::{self, PermitResult};
-use crate::store::sites::open_circuits;
+use crate::store::sites::{names_and_origins, open_circuits};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::holds::{self, HoldFilter};
 use crate::strategy::Choice;
@@ -263,6 +264,36 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     // first report's transaction commits.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_and_a_measurement_of_one_site_do_not_deadlock(pool: PgPool) {
+    const ORIGIN: &str = "https://www.a.cn:443";
+    let mut conn = pool.acquire().await.expect("connect");
+    let keeper = fixtures::site(&mut conn, "www.a.cn").await;
+    names_and_origins::settle(&mut conn, keeper, ORIGIN).await.expect("settle");
+    // The agent hands the lease back and then reports an outcome, so the task is open meanwhile.
+    let LeasedTask { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
+    assert!(fixtures::hand_back(&mut conn, agent, task).await);
+    fixtures::execute(&mut conn, "update sites set contradictions = 1").await;
+    fixtures::execute(&mut conn, "update assignments set measured_us = array[1000]").await;
+
+    let mut recording = fixtures::begin(&pool).await;
+    assert!(matches!(fixtures::complete(&mut recording, agent, task).await, OutcomeAnswer::Accepted { .. }));
+    let note = async |conn: &mut PgConnection| {
+        let rtt = Rtt::try_new(Duration::from_millis(900)).expect("a round trip");
+        let noted = quarantines_and_contradictions::note(conn, &[CrawlRtt { agent, site, task, rtt }]).await;
+        assert_eq!(noted.expect("no deadlock"), []);
+    };
+    // The measurement locks the site and then waits for the task.
+    let measure = async |conn: &mut PgConnection| {
+        let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
+        let settled = names_and_origins::settle(&mut tx, site, ORIGIN).await.expect("no deadlock");
+        tx.commit().await.expect("commit");
+        settled
+    };
+    assert_eq!(fixtures::behind_what_goes_on(&pool, recording, note, measure).await, keeper);
+    assert_eq!(fixtures::state(&mut conn, task).await, "done");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -5,7 +5,7 @@
 //! during a transaction wait for its end, and the next transaction runs all of them. If no
 //! transaction runs, a request does not wait for further requests.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -243,6 +243,9 @@ pub(super) struct OutcomeBatch {
 pub(super) struct RecordedOutcome {
     /// One answer per report, in the order of the reports.
     pub(super) answers: Vec<OutcomeAnswer>,
+    /// The origins of crawled sites that are to be settled in later transactions, because a site is
+    /// locked before its tasks.
+    pub(super) origins: Vec<(SiteId, String)>,
     /// The granted leases, and the number of free slots for which leases could be granted.
     pub(super) grants: Vec<Grant>,
     pub(super) slots: i64,
@@ -272,22 +275,26 @@ impl Request for OutcomeBatch {
             .collect();
         let reports: Vec<_> = reported.iter().map(|&(agent, report, _)| (agent, report)).collect();
         let answers = outcomes::record_all(conn, &reports).await?;
-        let (mut settled, mut crawls) = (Vec::new(), Vec::new());
+        let (mut found, mut crawls) = (Vec::new(), Vec::new());
         for (&(agent, report, origin), answer) in reported.iter().zip(&answers) {
             if let OutcomeAnswer::Accepted { site, .. } = *answer {
-                settled.extend(origin.map(|origin| (site, origin)));
+                found.extend(origin.map(|_| site));
                 crawls.extend(report.rtt.map(|rtt| CrawlRtt { agent, site, task: report.task, rtt }));
             }
         }
-        settle(conn, settled).await?;
+        let unsettled =
+            if found.is_empty() { HashSet::new() } else { names_and_origins::unsettled(conn, &found).await? };
         note(conn, crawls).await?;
         let mut answers = answers.into_iter();
         let mut recorded: Vec<RecordedOutcome> = requests
             .iter()
-            .map(|asked| RecordedOutcome {
-                answers: answers.by_ref().take(asked.reports.len()).collect(),
-                grants: Vec::new(),
-                slots: 0,
+            .map(|asked| {
+                let answers: Vec<OutcomeAnswer> = answers.by_ref().take(asked.reports.len()).collect();
+                let origins = asked.reports.iter().zip(&answers).filter_map(|((_, origin), answer)| match *answer {
+                    OutcomeAnswer::Accepted { site, .. } if unsettled.contains(&site) => Some((site, origin.clone()?)),
+                    _ => None,
+                });
+                RecordedOutcome { origins: origins.collect(), answers, grants: Vec::new(), slots: 0 }
             })
             .collect();
         let free = requests.iter().map(|asked| asked.free.filter(|free| locked.contains_key(&free.agent)));
@@ -315,25 +322,10 @@ async fn fill(
     Ok(())
 }
 
-async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Result<(), store::Error> {
-    if settled.is_empty() {
-        return Ok(());
-    }
-    // Origins are always locked in the same order, so that two transactions cannot deadlock.
-    settled.sort_unstable_by_key(|&(_, origin)| origin);
-    let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
-    let unsettled = names_and_origins::unsettled(conn, &sites).await?;
-    for (site, origin) in settled.into_iter().filter(|(site, _)| unsettled.contains(site)) {
-        names_and_origins::settle(conn, site, origin).await?;
-    }
-    Ok(())
-}
-
 async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), store::Error> {
     if crawls.is_empty() {
         return Ok(());
     }
-    // Sites are always locked in the same order, so that two transactions cannot deadlock.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
     for site in quarantines_and_contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");

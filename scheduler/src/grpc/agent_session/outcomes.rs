@@ -2,6 +2,7 @@
 //! acknowledges each outcome after the commit. Afterwards the session sends the leases that the
 //! same transaction granted.
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use tonic::Status;
 
@@ -9,10 +10,11 @@ use super::group_commit::{self, FILLED_AT_ONCE, OutcomeBatch, RecordedOutcome};
 use super::session::{Session, clip, lease_key, respond, rtt};
 use crate::grpc::operator::convert::{moment, plain};
 use crate::model::site_name::SiteName;
-use crate::model::{Blocker, Budget, CrawlEnding, LeaseToken, MAX_HOSTS, ReasonKind, TaskId};
+use crate::model::{Blocker, Budget, CrawlEnding, LeaseToken, MAX_HOSTS, ReasonKind, SiteId, TaskId};
 use crate::store::agents::refusals::Refusal;
 use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{FreeSlots, Grant};
+use crate::store::sites::names_and_origins;
 
 impl Session {
     pub(super) async fn record_outcomes(&mut self, reports: Vec<v1::OutcomeReport>) -> Result<(), Status> {
@@ -32,7 +34,9 @@ impl Session {
         // An invalid outcome ends the session, which then gets no more leases.
         let free = if wrong.is_none() { self.fillable() } else { None };
         let recording = OutcomeBatch { agent: self.agent, reports: converted, free };
-        let RecordedOutcome { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
+        let RecordedOutcome { answers, origins, grants, slots } =
+            self.recordings.ask(&self.scheduler.pool, recording).await?;
+        self.settle(&origins).await;
         self.free = self.free.saturating_add(group_commit::freed(&answers));
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
@@ -45,6 +49,18 @@ impl Session {
         }
         self.filled(grants, slots).await?;
         wrong.map_or(Ok(()), Err)
+    }
+
+    /// Stores the origins at which crawls found their sites. The outcomes are recorded already. If
+    /// this fails, the next measurement or crawl of the site reports its origin again.
+    async fn settle(&self, origins: &[(SiteId, String)]) {
+        for (site, origin) in origins {
+            let settling =
+                self.scheduler.db.tx("settle a site", |tx| names_and_origins::settle(tx, *site, origin).boxed());
+            if let Err(error) = settling.await {
+                tracing::warn!(site.id = %site, error = &error as &dyn std::error::Error, "an origin was not stored");
+            }
+        }
     }
 
     /// The free slots to fill in the transaction that records outcomes; `None` if no lease can be

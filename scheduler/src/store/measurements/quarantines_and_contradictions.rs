@@ -234,7 +234,8 @@ pub struct CrawlRtt {
 
 /// Compares the round trips that crawls observed with the round trips known when their agents were
 /// chosen. After enough contradictions in a row, marks the site's measurements as doubtful. Returns
-/// the newly marked sites.
+/// the newly marked sites. Omits sites that another transaction has locked: this transaction has
+/// locked tasks, and a site is locked before its tasks.
 pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
@@ -262,9 +263,19 @@ pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<Si
         }
     }
     if !agreeing.is_empty() {
-        sqlx::query!("update sites set contradictions = 0 where id = any($1) and contradictions > 0", &agreeing)
-            .run(conn)
-            .await?;
+        sqlx::query!(
+            r#"
+            with agreeing as (
+                select id from sites where id = any($1) and contradictions > 0
+                order by id
+                for no key update skip locked
+            )
+            update sites set contradictions = 0 from agreeing where sites.id = agreeing.id
+            "#,
+            &agreeing,
+        )
+        .run(conn)
+        .await?;
     }
     Ok(doubted)
 }
@@ -276,7 +287,7 @@ async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool,
             select id, least(contradictions + $2, $3) as contradictions,
                    coalesce(doubted_at < now() - $4::interval, true) as may_doubt
             from sites where id = $1
-            for no key update
+            for no key update skip locked
         )
         update sites
         set contradictions = case when counted.contradictions >= $3 and may_doubt then 0 else counted.contradictions end,

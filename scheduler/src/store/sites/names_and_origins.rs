@@ -87,6 +87,8 @@ const MOVE_TRIES: u32 = 3;
 /// If the site and the keeper both have a task in the same batch and round, only one task is kept:
 /// the task that has begun or, if neither has, the keeper's task. The other task is cancelled, with
 /// the reason stored.
+///
+/// Locks the origin, the site and its tasks, so the transaction must not have locked a task before.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
@@ -177,6 +179,20 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
 }
 
 async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    // One statement locks the tasks of both sites in the order of their identifiers, like every
+    // transaction that waits for tasks.
+    sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where site_id in ($1, $2) and state in ('submitted', 'measuring', 'located', 'assigned')
+        order by id
+        for update
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .all(conn)
+    .await?;
     // The keeper's tasks that have not begun are cancelled if the alias's crawl has begun.
     let given_way = sqlx::query_scalar!(
         r#"
@@ -187,8 +203,6 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
               where begun.batch_id = tasks.batch_id and begun.round = tasks.round and begun.site_id = $1
                 and begun.state in ('leased', 'done')
           )
-        order by id
-        for update
         "#,
         site.get(),
         keeper.get(),
@@ -204,8 +218,6 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
                ) as "kept!"
         from tasks
         where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
-        order by id
-        for update
         "#,
         site.get(),
         keeper.get(),
