@@ -16,6 +16,7 @@ pub mod leadership;
 pub mod locate;
 pub mod measure;
 pub mod period;
+mod predictor;
 pub mod prune;
 pub mod reap;
 pub mod recrawl;

@@ -56,7 +56,6 @@ use chrono::{DateTime, Utc};
 
 use crate::model::geo::Position;
 
-pub(crate) use db::keep_open;
 pub use db::{Db, MayConflict, Share, Tx, acquire, begin, begin_impatient, begin_snapshot, commit, open};
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;

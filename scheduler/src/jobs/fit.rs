@@ -5,6 +5,7 @@
 //! first waits, for at most `PATIENCE`, until every connected agent has tried to measure the
 //! landmarks' beacons. A fit is discarded if another embedding has been stored since the fit began.
 
+mod drift;
 pub mod landmarks;
 mod new_map;
 pub mod trust;

@@ -13,7 +13,8 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
@@ -51,24 +52,11 @@ pub struct Leader {
     /// Positions of IP addresses, if the operator configured a file that lists them.
     pub geoip: Option<Arc<GeoIp>>,
     pub config: Arc<Config>,
+    /// Locked by a job's computation until it ends, even if its pass was dropped.
+    computing: Arc<AsyncMutex<()>>,
 }
 
 impl Leader {
-    /// Begins a transaction that commits only while this scheduler leads the role.
-    ///
-    /// # Errors
-    /// [`NotLeader`] if another scheduler is the leader of the role, otherwise a database error.
-    pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
-        let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
-        let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
-        let patience = (self.terms.life * STANDSTILL_LIVES).max(LEAST_STANDSTILL);
-        if !schedulers::check(&mut tx, self.role, scheduler, number, patience).await.context("check the term")? {
-            self.terms.lost(self.role, number);
-            return Err(NotLeader.into());
-        }
-        Ok(tx)
-    }
-
     /// Runs `work` in a transaction that commits only while this scheduler leads the role. `work`
     /// may run several times ([`store::Db::tx`]).
     ///
@@ -88,10 +76,7 @@ impl Leader {
                 name,
                 |tx| {
                     async move {
-                        if schedulers::check(tx, self.role, scheduler, number, patience)
-                            .await
-                            .context("check the term")?
-                        {
+                        if schedulers::check(tx, self.role, scheduler, number, patience).await? {
                             return Ok(());
                         }
                         self.terms.lost(self.role, number);
@@ -102,13 +87,25 @@ impl Leader {
                 work,
             )
             .await
+            .context(name)
+    }
+
+    /// Runs a computation on a thread outside the async runtime's own threads. A dropped pass does
+    /// not stop its computation. The job's next computation waits for its end, so that a job never
+    /// occupies two threads.
+    pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+        let turn = Arc::clone(&self.computing).lock_owned().await;
+        let computed = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        computed.await.context("compute")
     }
 }
 
 /// The terms that one scheduler considers its own. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct HeldTerms {
-    pool: PgPool,
     db: Db,
     url: Arc<str>,
     life: Duration,
@@ -132,7 +129,6 @@ impl HeldTerms {
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
-            pool: scheduler.pool.clone(),
             db: scheduler.db.clone(),
             url: url.into(),
             life: term.life,
@@ -151,6 +147,7 @@ impl HeldTerms {
             maps: Arc::clone(&scheduler.maps),
             geoip: scheduler.geoip.clone(),
             config: Arc::clone(&scheduler.config),
+            computing: Arc::default(),
         }
     }
 
@@ -257,7 +254,7 @@ impl HeldTerms {
         }
         let handing_over = async {
             // The old connection may still be executing a statement, so a new connection is opened.
-            let mut conn = self.pool.connect_options().connect().await?;
+            let mut conn = self.db.options().connect().await?;
             self.leave(&mut conn).await
         };
         match tokio::time::timeout(self.life, handing_over).await {
@@ -270,7 +267,7 @@ impl HeldTerms {
     async fn keep_once(&self, connection: &mut Option<PgConnection>, wakes: &Wakes) -> anyhow::Result<()> {
         let mut conn = match connection.take() {
             Some(conn) => conn,
-            None => self.pool.connect_options().connect().await.context("connect")?,
+            None => self.db.options().connect().await.context("connect")?,
         };
         let taken = self.renew(&mut conn).await?;
         let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;
@@ -284,6 +281,10 @@ impl HeldTerms {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use sqlx::PgPool;
+
     use super::*;
     use crate::jobs::fixtures::Trial;
 
@@ -334,5 +335,37 @@ mod tests {
         assert_eq!(trial.renew().await, []);
         trial.try_pass("reap").await.expect("a pass");
         assert_eq!(trial.count(ACTIVE).await, 0, "only once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_error_names_its_transaction_and_still_says_what_it_is(pool: PgPool) {
+        let other = Trial::beside(pool.clone(), Config::default()).on(Role::Reap);
+        let lost = other.tx("nothing", |_| async { Ok(()) }.boxed()).await.expect_err("no term");
+        assert!(lost.is::<NotLeader>(), "{lost:#}");
+        let leader = Trial::new(pool, 0).await.on(Role::Reap);
+        let failing = leader.tx("a name", |_| async { Err::<(), _>(store::Error::HalfRestored.into()) }.boxed());
+        let failed = failing.await.expect_err("it fails");
+        assert!(format!("{failed:#}").starts_with("a name: "), "{failed:#}");
+        assert!(matches!(failed.downcast_ref(), Some(store::Error::HalfRestored)), "{failed:#}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_computation_of_a_dropped_pass_ends_before_the_next_begins(pool: PgPool) {
+        let leader = Trial::new(pool, 0).await.on(Role::Fit);
+        let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+        let first = leader.compute(move || {
+            begun.send(()).expect("a test that waits");
+            ends.recv().expect("a test that ends it");
+        });
+        tokio::select! {
+            biased;
+            _ = first => unreachable!("nobody ended it"),
+            begun = tokio::task::spawn_blocking(move || begins.recv()) => begun.expect("no panic").expect("it began"),
+        }
+        let mut second = std::pin::pin!(leader.compute(|| ()));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(Arc::clone(&leader.computing).try_lock_owned().is_err(), "the dropped pass still computes");
+        end.send(()).expect("it still runs");
+        second.await.expect("it runs next");
     }
 }

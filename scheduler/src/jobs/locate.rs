@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
-use sqlx::PgConnection;
+use futures_util::FutureExt as _;
 
 use crate::gnp::{AnycastDetector, Embedding, FEWEST_LANDMARKS, Locator, Mesh, Solver, SuspectedSite};
 use crate::jobs::fit::landmarks::MeshState;
@@ -23,12 +22,12 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::geo::Position;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
-use crate::store::agents;
 use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
 use crate::store::measurements;
 use crate::store::sites::positions_and_verdicts;
 use crate::store::tasks::measuring_and_rounds::{self, MeasuredSite};
 use crate::store::tasks::unmet_and_wait_causes;
+use crate::store::{Tx, agents};
 
 const SITES_PER_PASS: i64 = 500;
 
@@ -48,38 +47,26 @@ impl Locate {
     }
 
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let mut tx = self.scheduler.begin().await?;
-        let embedding = self.scheduler.maps.embedding(&mut tx).await?;
-        tx.commit().await.context("end reading")?;
+        let scheduler = &self.scheduler;
+        let read = scheduler.tx("read the map", |tx| scheduler.maps.embedding(tx).boxed());
+        let embedding = read.await?;
         if let Some(embedding) = &embedding {
-            relocate(&self.scheduler, &self.judge, embedding, SITES_PER_PASS).await?;
+            relocate(scheduler, &self.judge, embedding, SITES_PER_PASS).await?;
         }
-        let mut tx = self.scheduler.begin().await?;
-        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
-        let Ok(probers) = fleet.probers() else { return Ok(()) };
-        let max_age = self.scheduler.config.measure.site_max_age;
-        let heard = measuring_and_rounds::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS)
-            .await
-            .context("find sites")?;
-        if heard.is_empty() {
-            unmet_and_wait_causes::close(&mut tx, Stage::Locating, None)
-                .await
-                .context("say that no site waits for a map")?;
-            return tx.commit().await.context("end reading");
-        }
-        let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
-        tx.commit().await.context("end reading")?;
+        let max_age = scheduler.config.measure.site_max_age;
+        let find = scheduler.tx("find measured sites", |tx| measured_sites(tx, max_age).boxed());
+        let Some((heard, mesh_state)) = find.await? else { return Ok(()) };
         let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let awaits_fit = mesh_state.awaits_fit(embedding.as_deref());
         let moved = self.settle(heard, embedding, awaits_fit).await?;
         if moved > 0 {
-            self.scheduler.wakes.assign.notify_one();
-            self.scheduler.wakes.confirm.notify_one();
+            scheduler.wakes.assign.notify_one();
+            scheduler.wakes.confirm.notify_one();
             // Fewer tasks are now being measured, so the measuring of other tasks may begin. If
             // this pass was full, more sites may be ready to be located.
-            self.scheduler.wakes.measure.notify_one();
+            scheduler.wakes.measure.notify_one();
             if full {
-                self.scheduler.wakes.locate.notify_one();
+                scheduler.wakes.locate.notify_one();
             }
         }
         Ok(())
@@ -98,33 +85,41 @@ impl Locate {
         let awaited = (!waiting.is_empty()).then_some(WaitCause::NoMap);
         let ended: Vec<(SiteId, Option<Unmeasured>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        let judged = self.judge(&sites, embedding.as_ref()).await?;
+        let judged = self.judge.judge(&self.scheduler, &sites, embedding.as_ref()).await?;
         look_up(&self.scheduler, &sites).await?;
         let located = match embedding {
             Some(embedding) => {
                 let sites = going.into_iter().map(|site| (site.site, site.measured)).collect();
-                place(&embedding, sites, Solver::Simplex).await?
+                place(&self.scheduler, &embedding, sites, Solver::Simplex).await?
             }
             None => Vec::new(),
         };
-        let mut tx = self.scheduler.begin().await?;
-        placements::upsert(&mut tx, &located).await.context("store placements")?;
-        positions_and_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        let moved = measuring_and_rounds::locate(&mut tx, &ended).await.context("send tasks on")?;
-        unmet_and_wait_causes::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
-        tx.commit().await.context("commit placements")?;
-        Ok(moved)
+        let (located, judged, ended) = (&located, &judged, &ended);
+        let store = self.scheduler.tx("locate sites", |tx| {
+            async move {
+                placements::upsert(tx, located).await?;
+                positions_and_verdicts::upsert(tx, judged).await?;
+                let moved = measuring_and_rounds::locate(tx, ended).await?;
+                unmet_and_wait_causes::close(tx, Stage::Locating, awaited).await?;
+                Ok(moved)
+            }
+            .boxed()
+        });
+        store.await
     }
+}
 
-    /// Judges whether each of these sites has only one location.
-    async fn judge(
-        &self,
-        sites: &[SiteId],
-        embedding: Option<&Arc<Embedding>>,
-    ) -> anyhow::Result<Vec<(SiteId, Option<SuspectedSite>)>> {
-        let mut tx = self.scheduler.begin().await?;
-        self.judge.judge(&mut tx, sites, embedding).await
+/// The sites that every prober has measured, and the state of the mesh. `None` if there is no such
+/// site, after storing that no site waits for a map.
+async fn measured_sites(tx: &mut Tx<'_>, max_age: Duration) -> anyhow::Result<Option<(Vec<MeasuredSite>, MeshState)>> {
+    let fleet = Fleet::read(tx).await?;
+    let Ok(probers) = fleet.probers() else { return Ok(None) };
+    let heard = measuring_and_rounds::heard(tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await?;
+    if heard.is_empty() {
+        unmet_and_wait_causes::close(tx, Stage::Locating, None).await?;
+        return Ok(None);
     }
+    Ok(Some((heard, MeshState::survey(tx, &fleet).await?)))
 }
 
 /// Why a site has no measured round trip; `None` if a prober has measured the site.
@@ -137,26 +132,36 @@ fn unmeasured(site: &MeasuredSite) -> Option<Unmeasured> {
 /// an open task are located when they get an open task.
 async fn relocate(scheduler: &Leader, judge: &Judge, embedding: &Arc<Embedding>, limit: i64) -> anyhow::Result<()> {
     let epoch = embedding.epoch();
-    let mut tx = scheduler.begin().await?;
-    let outdated = placements::outdated(&mut tx, epoch, limit).await.context("find outdated placements")?;
-    if outdated.is_empty() {
+    let read = scheduler.tx("find outdated placements", |tx| {
+        async move {
+            let outdated = placements::outdated(tx, epoch, limit).await?;
+            let (open, idle): (Vec<OutdatedSite>, Vec<OutdatedSite>) = outdated.into_iter().partition(|site| site.open);
+            let [sites, idle] = [open, idle].map(|of| of.into_iter().map(|site| site.site).collect::<Vec<SiteId>>());
+            let measured = measurements::of_sites(tx, &sites).await?;
+            Ok((sites, idle, measured))
+        }
+        .boxed()
+    });
+    let (sites, idle, measured) = read.await?;
+    if sites.is_empty() && idle.is_empty() {
         return Ok(());
     }
-    let full = outdated.len() == usize::try_from(limit).unwrap_or(usize::MAX);
-    let (open, idle): (Vec<OutdatedSite>, Vec<OutdatedSite>) = outdated.into_iter().partition(|site| site.open);
-    let [sites, idle] = [open, idle].map(|of| of.into_iter().map(|site| site.site).collect::<Vec<SiteId>>());
-    let measured = measurements::of_sites(&mut tx, &sites).await.context("read measurements")?;
-    let judged = judge.judge(&mut tx, &sites, Some(embedding)).await?;
-    tx.commit().await.context("end reading")?;
-    let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
-    let mut tx = scheduler.begin().await?;
-    placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
-    placements::upsert(&mut tx, &located).await.context("store placements")?;
-    positions_and_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-    // Deletes the outdated placements that cannot be renewed, because otherwise every pass
-    // would find them again.
-    placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
-    tx.commit().await.context("commit placements")?;
+    let full = sites.len() + idle.len() == usize::try_from(limit).unwrap_or(usize::MAX);
+    let judged = judge.judge(scheduler, &sites, Some(embedding)).await?;
+    let located = place(scheduler, embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
+    let (sites, idle, judged, located) = (&sites, &idle, &judged, &located);
+    let store = scheduler.tx("locate sites in a new map", |tx| {
+        async move {
+            placements::set_idle(tx, idle, epoch).await?;
+            placements::upsert(tx, located).await?;
+            positions_and_verdicts::upsert(tx, judged).await?;
+            // Deletes the outdated placements that cannot be renewed, because otherwise every pass
+            // would find them again.
+            Ok(placements::forget_outdated(tx, sites, epoch).await?)
+        }
+        .boxed()
+    });
+    store.await?;
     if full {
         scheduler.wakes.locate.notify_one();
     }
@@ -168,7 +173,12 @@ async fn relocate(scheduler: &Leader, judge: &Judge, embedding: &Arc<Embedding>,
 type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 
 /// Locates the sites that can be located, on a thread outside the async runtime's own threads.
-async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<LocatedSite>> {
+async fn place(
+    scheduler: &Leader,
+    embedding: &Arc<Embedding>,
+    sites: Vec<Measured>,
+    solver: Solver,
+) -> anyhow::Result<Vec<LocatedSite>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
         Ok(locator) => sites.into_iter().filter_map(|site| place_one(&embedding, &locator, site, solver)).collect(),
@@ -177,7 +187,7 @@ async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver)
             Vec::new()
         }
     };
-    tokio::task::spawn_blocking(place_all).await.context("locate sites")
+    scheduler.compute(place_all).await
 }
 
 fn place_one(
@@ -206,12 +216,16 @@ async fn look_up(scheduler: &Leader, sites: &[SiteId]) -> anyhow::Result<()> {
     let Some(geoip) = &scheduler.geoip else { return Ok(()) };
     // A separate transaction, which ends before tasks are locked, keeps the lock order: a
     // site's row must be locked before the site's tasks.
-    let mut tx = scheduler.begin().await?;
-    let seen = positions_and_verdicts::unlisted(&mut tx, sites).await.context("read where sites are seen")?;
-    let found: Vec<(SiteId, Position)> =
-        seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
-    positions_and_verdicts::looked_up(&mut tx, &found).await.context("store where sites are")?;
-    tx.commit().await.context("commit where sites are")
+    let look_up = scheduler.tx("look up sites", |tx| {
+        async move {
+            let seen = positions_and_verdicts::unlisted(tx, sites).await?;
+            let found: Vec<(SiteId, Position)> =
+                seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
+            Ok(positions_and_verdicts::looked_up(tx, &found).await?)
+        }
+        .boxed()
+    });
+    look_up.await
 }
 
 /// The inputs from which the current detector was created.
@@ -233,54 +247,48 @@ impl Judge {
     /// Judges these sites and returns the verdicts to store.
     async fn judge(
         &self,
-        conn: &mut PgConnection,
+        scheduler: &Leader,
         sites: &[SiteId],
         embedding: Option<&Arc<Embedding>>,
     ) -> anyhow::Result<Vec<(SiteId, Option<SuspectedSite>)>> {
         if sites.is_empty() {
             return Ok(Vec::new());
         }
-        let fleet = agents::places(conn).await.context("read the agents' positions")?;
-        let positions: BTreeMap<AgentId, Position> =
-            fleet.iter().filter_map(|(&agent, place)| Some((agent, place.position?))).collect();
-        let detector = self.detector(conn, embedding, positions).await?;
-        let observations = measurements::observations(conn, sites).await.context("read what landmarks saw")?;
-        tokio::task::spawn_blocking(move || {
+        let kept = self.detector.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let kept = &kept;
+        let read = scheduler.tx("read what landmarks saw", |tx| {
+            async move {
+                let fleet = agents::places(tx).await?;
+                let positions = fleet.iter().filter_map(|(&agent, place)| Some((agent, place.position?))).collect();
+                let made_from: MadeFrom = (embedding.map(|embedding| embedding.epoch()), positions);
+                let kept =
+                    kept.as_ref().filter(|(from, _)| *from == made_from).map(|(_, detector)| Arc::clone(detector));
+                let mesh =
+                    if kept.is_none() && embedding.is_some() { measurements::mesh(tx).await? } else { Vec::new() };
+                Ok((fleet, made_from, kept, mesh, measurements::observations(tx, sites).await?))
+            }
+            .boxed()
+        });
+        let (fleet, made_from, kept, mesh, observations) = read.await?;
+        let embedding = embedding.cloned();
+        let judge = move || {
+            let positions = || made_from.1.clone();
+            let detector = kept.unwrap_or_else(|| {
+                Arc::new(match embedding {
+                    None => AnycastDetector::without_map(positions()),
+                    Some(embedding) => {
+                        AnycastDetector::new(&embedding, &mesh.into_iter().collect::<Mesh>(), positions())
+                    }
+                })
+            });
             let name =
                 |agent: AgentId| fleet.get(&agent).map_or_else(|| format!("agent {agent}"), |agent| agent.name.clone());
-            observations.into_iter().map(|(site, seen)| (site, detector.judge(&seen, name))).collect()
-        })
-        .await
-        .context("judge sites")
-    }
-
-    async fn detector(
-        &self,
-        conn: &mut PgConnection,
-        embedding: Option<&Arc<Embedding>>,
-        positions: BTreeMap<AgentId, Position>,
-    ) -> anyhow::Result<Arc<AnycastDetector>> {
-        let made_from = (embedding.map(|embedding| embedding.epoch()), positions);
-        let kept = self.detector.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((from, detector)) = kept
-            && from == made_from
-        {
-            return Ok(detector);
-        }
-        let positions = made_from.1.clone();
-        let detector = match embedding {
-            None => AnycastDetector::without_map(positions),
-            Some(embedding) => {
-                let mesh: Mesh = measurements::mesh(conn).await.context("read the mesh")?.into_iter().collect();
-                let embedding = Arc::clone(embedding);
-                tokio::task::spawn_blocking(move || AnycastDetector::new(&embedding, &mesh, positions))
-                    .await
-                    .context("make the detector")?
-            }
+            let judged = observations.into_iter().map(|(site, seen)| (site, detector.judge(&seen, name))).collect();
+            (judged, (made_from, detector))
         };
-        let detector = Arc::new(detector);
-        *self.detector.lock().unwrap_or_else(PoisonError::into_inner) = Some((made_from, Arc::clone(&detector)));
-        Ok(detector)
+        let (judged, detector) = scheduler.compute(judge).await?;
+        *self.detector.lock().unwrap_or_else(PoisonError::into_inner) = Some(detector);
+        Ok(judged)
     }
 }
 
@@ -438,7 +446,7 @@ mod tests {
         let heights: Vec<(f64,)> = trial.rows(heights).await;
         assert_eq!(heights.len(), 7);
         let leader = trial.on(Role::Plan);
-        let current = leader.maps.current(leader.begin()).await.expect("read the map").expect("a map");
+        let current = leader.maps.current(&leader).await.expect("read the map").expect("a map");
         (heights.iter().all(|(height,)| *height == 0.0), current.refined.is_some())
     }
 

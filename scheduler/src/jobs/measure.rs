@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use futures_util::FutureExt as _;
 use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
@@ -66,13 +66,16 @@ impl Measure {
         // Every step is a separate idempotent transaction, so an interrupted pass keeps its
         // completed steps.
         give_up(scheduler).await?;
-        let mut tx = scheduler.begin().await?;
-        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let read = scheduler.tx("read the fleet", |tx| {
+            async move {
+                let fleet = Fleet::read(tx).await?;
+                unmet_and_wait_causes::close(tx, Stage::Measuring, fleet.probers().err()).await?;
+                Ok(fleet)
+            }
+            .boxed()
+        });
+        let fleet = read.await?;
         let probers = fleet.probers();
-        unmet_and_wait_causes::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied())
-            .await
-            .context("say why tasks wait")?;
-        tx.commit().await.context("commit why tasks wait")?;
         let mut woken = order_mesh(scheduler, &self.mesh_pause, &fleet).await?;
         if let Ok(probers) = probers {
             let_in(scheduler).await?;
@@ -85,11 +88,15 @@ impl Measure {
 
 async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
     let wakes = &scheduler.wakes;
-    let mut tx = scheduler.begin().await?;
-    let given_up = orders::give_up(&mut tx).await.context("give up orders")?;
-    site_measurements::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
-    tx.commit().await.context("commit what was given up")?;
-    if given_up > 0 {
+    let give_up = scheduler.tx("give up orders", |tx| {
+        async move {
+            let given_up = orders::give_up(tx).await?;
+            site_measurements::prune_disagreements(tx).await?;
+            Ok(given_up)
+        }
+        .boxed()
+    });
+    if give_up.await? > 0 {
         wakes.fit.notify_one();
         wakes.locate.notify_one();
         wakes.confirm.notify_one();
@@ -132,20 +139,24 @@ async fn order_mesh(
     }
     let plan = mesh_plan(&scheduler.config.measure);
     let began = Instant::now();
-    let mut tx = scheduler.begin().await?;
-    let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
-    tx.commit().await.context("commit the mesh's orders")?;
+    let planned = &plan;
+    let order = scheduler.tx("order the mesh", |tx| async move { Ok(orders::order_mesh(tx, planned).await?) }.boxed());
+    let ordered = order.await?;
     *pause =
         Some(MeshPause { fleet: version, ends: Instant::now() + pause_after(began.elapsed(), &ordered, plan.max_age) });
     Ok(ordered.probers)
 }
 
 async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let begun =
-        measuring_and_rounds::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
-    names_and_origins::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
-    tx.commit().await.context("commit tasks let in")?;
+    let let_in = scheduler.tx("let tasks in", |tx| {
+        async move {
+            let begun = measuring_and_rounds::begin_measuring(tx, BATCH, MEASURING_AT_ONCE).await?;
+            names_and_origins::follow_aliases(tx, &begun.aliases).await?;
+            Ok(begun)
+        }
+        .boxed()
+    });
+    let begun = let_in.await?;
     if begun.tasks > 0 {
         // Stored measurements may already suffice to locate the tasks' sites.
         scheduler.wakes.locate.notify_one();
@@ -156,15 +167,19 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
 
 async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
-    let mut tx = scheduler.begin().await?;
-    let mut open = orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
-    open.retain(|_, held| *held < config.max_site_orders);
-    let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
-    let due = orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
-    let orders = spread(&due, open, config.max_site_orders);
-    let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let ordered = orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
-    tx.commit().await.context("commit the sites' orders")?;
+    let order = scheduler.tx("order sites", |tx| {
+        async move {
+            let mut open = orders::open_site_orders(tx, probers).await?;
+            open.retain(|_, held| *held < config.max_site_orders);
+            let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
+            let due = orders::due_sites(tx, &free, config.site_max_age, BATCH).await?;
+            let orders = spread(&due, open, config.max_site_orders);
+            let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+            Ok(orders::order_sites(tx, &orders, lifetime).await?)
+        }
+        .boxed()
+    });
+    let ordered = order.await?;
     again_if_full(scheduler, u64::try_from(ordered.len()).unwrap_or(u64::MAX));
     Ok(ordered)
 }

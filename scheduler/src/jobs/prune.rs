@@ -2,6 +2,7 @@
 //! that no table grows without bound.
 
 use anyhow::Context;
+use futures_util::FutureExt as _;
 
 use crate::store::batches::constraints_and_quotas;
 use crate::store::leases::checkpoints;
@@ -12,28 +13,31 @@ use super::leadership::Leader;
 /// Runs short transactions until no row is older than its limit.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
-    loop {
-        let mut tx = scheduler.begin().await?;
-        let pruned = retention::prune_events(&mut tx, keep.events).await.context("prune events")?;
-        tx.commit().await.context("commit pruned events")?;
-        if pruned == 0 {
-            break;
+    let keep_events = keep.events;
+    while scheduler
+        .tx("prune events", |tx| async move { Ok(retention::prune_events(tx, keep_events).await?) }.boxed())
+        .await?
+        > 0
+    {}
+    let prune_past = scheduler.tx("prune checkpoints and spending", |tx| {
+        async move {
+            checkpoints::prune(tx).await?;
+            Ok(constraints_and_quotas::prune_spending(tx).await?)
         }
-    }
-    let mut tx = scheduler.begin().await?;
-    checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-    constraints_and_quotas::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
-    tx.commit().await.context("commit pruned checkpoints")?;
+        .boxed()
+    });
+    prune_past.await?;
     for &subject in RetainedKind::ALL {
-        loop {
-            let mut tx = scheduler.begin().await?;
-            let more = retention::prune(&mut tx, subject, keep.of(subject)).await;
-            let more = more.with_context(|| format!("prune {subject:?}"))?;
-            tx.commit().await.with_context(|| format!("commit pruned {subject:?}"))?;
-            if !more {
-                break;
-            }
-        }
+        let prune = || {
+            scheduler.tx("prune", |tx| {
+                async move {
+                    let pruned = retention::prune(tx, subject, keep.of(subject)).await;
+                    pruned.with_context(|| format!("{subject:?}"))
+                }
+                .boxed()
+            })
+        };
+        while prune().await? {}
     }
     Ok(())
 }

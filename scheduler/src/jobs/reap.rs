@@ -6,7 +6,9 @@
 //! the role reap expires too. The role's next leader extends every session before any session can
 //! expire (`store::schedulers`).
 
-use anyhow::Context;
+use std::collections::BTreeMap;
+
+use futures_util::FutureExt as _;
 
 use crate::store::agents::{self, sessions};
 use crate::store::leases;
@@ -14,20 +16,20 @@ use crate::store::leases;
 use super::leadership::Leader;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
-    tx.commit().await.context("commit expired sessions")?;
-    let mut tx = scheduler.begin().await?;
-    if !lost.is_empty() {
-        let known = agents::places(&mut tx).await.context("read the agents' names")?;
-        for agent in lost.iter().filter_map(|agent| known.get(agent)) {
-            tracing::warn!(agent.name, "an agent's session expired");
+    let max_crashes = scheduler.config.lease.max_crashes;
+    let lost = scheduler.tx("expire sessions", |tx| async move { Ok(sessions::expire_due(tx).await?) }.boxed()).await?;
+    let lost = &lost;
+    let release = scheduler.tx("release leases", |tx| {
+        async move {
+            let known = if lost.is_empty() { BTreeMap::new() } else { agents::places(tx).await? };
+            Ok((known, leases::release_of_ended_sessions(tx, max_crashes).await?))
         }
+        .boxed()
+    });
+    let (known, released) = release.await?;
+    for agent in lost.iter().filter_map(|agent| known.get(agent)) {
+        tracing::warn!(agent.name, "an agent's session expired");
     }
-    let released = leases::release_of_ended_sessions(&mut tx, scheduler.config.lease.max_crashes)
-        .await
-        .context("release leases of ended sessions")?;
-    tx.commit().await.context("commit released leases")?;
     if released > 0 || !lost.is_empty() {
         tracing::info!(released, "leases of ended sessions were released");
         scheduler.wakes.assign.notify_one();

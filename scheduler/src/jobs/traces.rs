@@ -10,16 +10,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use anyhow::Context;
 use chrono::{DateTime, Utc};
+use futures_util::FutureExt as _;
 use landfall_proto::traces::{Attribute, Service, Span, SpanKey, TraceSender, exporter};
-use sqlx::PgPool;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::model::{TaskId, TaskState};
-use crate::store;
+use crate::store::Db;
 use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
 use crate::store::schedulers::Role;
 
@@ -45,7 +44,7 @@ pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: Canc
     let leader = terms.on(Role::Reap, &scheduler);
     let follow = async {
         let sender = sender;
-        let pass = || follow(&leader, &scheduler.pool, &followed, &sender);
+        let pass = || follow(&leader, &scheduler.db, &followed, &sender);
         run_periodic("traces", PERIOD, &Notify::new(), &scheduler.wakes, stop.clone(), pass).await;
     };
     tokio::join!(follow, exporter.run(stop.cancelled()));
@@ -91,33 +90,37 @@ impl TracedShare {
 }
 
 /// Reads the log from the last known position to its end, and sends the completed spans.
-async fn follow(
-    leader: &Leader,
-    pool: &PgPool,
-    followed: &Mutex<Followed>,
-    sender: &TraceSender,
-) -> anyhow::Result<()> {
+async fn follow(leader: &Leader, db: &Db, followed: &Mutex<Followed>, sender: &TraceSender) -> anyhow::Result<()> {
     let mut followed = followed.lock().await;
     let mut events = 0;
     loop {
         let filter = filter(followed.share);
-        let mut tx = match leader.begin().await {
-            Ok(tx) => tx,
+        let next = followed.next;
+        let read = leader.tx("follow the log", |tx| {
+            let filter = &filter;
+            async move {
+                Ok(match next {
+                    Some(next) => events::after(tx, filter, next).await?,
+                    None => events::newest(tx, filter, 0).await?,
+                })
+            }
+            .boxed()
+        });
+        let page = match read.await {
+            Ok(page) => page,
             Err(error) => {
                 if error.is::<NotLeader>() {
                     // Remembers the end of the log, so that this scheduler misses no event when it
                     // takes the role.
-                    *followed = Followed::from_position(Some(end(pool, &filter).await?));
+                    let mut conn = db.read("find the end of the log").await?;
+                    *followed = Followed::from_position(Some(events::newest(&mut conn, &filter, 0).await?.next));
                 }
                 return Err(error);
             }
         };
-        let Some(next) = followed.next else {
-            followed.next = Some(events::newest(&mut tx, &filter, 0).await.context("find the end of the log")?.next);
+        if followed.next.replace(page.next).is_none() {
             return Ok(());
-        };
-        let page = events::after(&mut tx, &filter, next).await.context("read the log")?;
-        followed.next = Some(page.next);
+        }
         page.events.iter().flat_map(|event| followed.tasks.moved(event)).for_each(|span| sender.send(span));
         events += page.events.len();
         let full = i64::try_from(page.events.len()).is_ok_and(|count| count == PAGE);
@@ -134,11 +137,6 @@ async fn follow(
 
 fn filter(share: TracedShare) -> Filter {
     Filter { kinds: Some(vec!["task".to_owned()]), one_task_in: Some(share.one_in), ..Filter::default() }
-}
-
-async fn end(pool: &PgPool, filter: &Filter) -> anyhow::Result<Cursor> {
-    let mut conn = store::acquire(pool).await?;
-    Ok(events::newest(&mut conn, filter, 0).await.context("find the end of the log")?.next)
 }
 
 /// The newest state of each unfinished task.

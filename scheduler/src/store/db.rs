@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Post
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::schema;
-use crate::store::rows_and_errors::{Error, PLACE, Rows, Statement as _};
+use crate::store::rows_and_errors::{Error, PLACE, Rows};
 use crate::store::schema::backup_and_restore;
 
 /// Maximum time that a caller waits for a free connection.
@@ -450,34 +449,15 @@ pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transa
     Ok(tx)
 }
 
-/// Interval of the statements that keep a transaction open. The shortest idle timeout is that of a
-/// leader's transactions (5 s), five times this interval.
-const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of statements that keep a transaction open. Because of this limit, work that
-/// never ends does not hold the transaction's locks forever.
-const MOST_KEPT_OPEN: u32 = 60;
-
-/// Awaits `work`, which runs no statements, while a transaction is open. Sends a statement every
-/// second, for at most a minute, so that Postgres does not abort the transaction as idle. A
-/// suspended process sends no statement, so Postgres aborts its transaction.
-pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
-    let mut work = pin!(work);
-    for _ in 0..MOST_KEPT_OPEN {
-        tokio::select! {
-            done = &mut work => return Ok(done),
-            () = tokio::time::sleep(KEEP_OPEN_INTERVAL) => sqlx::query("select 1").run(conn).await?,
-        }
-    }
-    Ok(work.await)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::store::rows_and_errors::Statement as _;
     use crate::store::{fixtures, settings};
 
     /// Polls `future` at most `polls` times, and then drops it.
@@ -550,20 +530,5 @@ mod tests {
         let refused = db.tx("refused", |_| async { Err::<(), _>(Error::HalfRestored) }.boxed()).await;
         refused.expect_err("no conflict, so no repetition");
         assert_eq!(db.counts()["refused"].ended, 1);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_transaction_outlives_its_idle_limit_only_while_work_keeps_it_open(pool: PgPool) {
-        let work = || tokio::time::sleep(Duration::from_secs(5));
-        for kept_open in [true, false] {
-            let mut tx = begin(&pool).await.expect("begin");
-            sqlx::query("set local idle_in_transaction_session_timeout = '4s'").run(&mut tx).await.expect("set");
-            if kept_open {
-                keep_open(&mut tx, work()).await.expect("work");
-            } else {
-                work().await;
-            }
-            assert_eq!(commit(tx).await.is_ok(), kept_open);
-        }
     }
 }

@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 
 use crate::machine::secret::SecretHash;
 
-use super::Error;
 use super::types::{Interval, whole};
+use super::{Error, Tx};
 use crate::store::rows_and_errors::{Rows, Statement};
 
 /// The contact URL that is sent with every request; `None` until the operator sets one.
@@ -20,10 +20,14 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
     sqlx::query!("update settings set contact_url = $1", contact_url).run(conn).await
 }
 
+/// Shows that the transaction has locked settings and landmarks.
+#[derive(Debug)]
+pub struct LockedSettings(());
+
 /// Locks settings and landmarks against concurrent changes until the transaction ends.
-pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query_scalar!("select singleton from settings for update").one(conn).await?;
-    Ok(())
+pub async fn lock(tx: &mut Tx<'_>) -> Result<LockedSettings, Error> {
+    sqlx::query_scalar!("select singleton from settings for update").one(tx).await?;
+    Ok(LockedSettings(()))
 }
 
 /// The number of dimensions of the embedding, as set by the operator. `None` means min(8, landmarks

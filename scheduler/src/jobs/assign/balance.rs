@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use futures_util::FutureExt as _;
 use tokio::sync::Mutex;
 
 use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
+use crate::store::Tx;
 use crate::store::agents::{self, AgentPlace};
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::waiting_tasks::{self, QueuedTask};
@@ -25,7 +26,7 @@ use crate::store::measurements::quarantines_and_contradictions;
 use crate::strategy::rebalance::{self, MovableTask, TaskMove};
 use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
-use super::distances::Known;
+use super::distances::DistanceInput;
 use crate::jobs::assign::exclusions_and_holds::Admission;
 use crate::jobs::leadership::Leader;
 
@@ -41,13 +42,11 @@ const QUEUES: usize = 20;
 /// prediction takes half a millisecond.
 const PREDICTED: usize = 100;
 
-/// The input of a pass.
+/// What the moves of a pass are made from.
 struct BalanceInput {
-    agents: Vec<AvailableAgent>,
     waiting: Vec<QueuedTask>,
     /// For each waiting task, the agents as candidates.
     candidates: Vec<Arc<[Candidate]>>,
-    queued: Vec<MovableTask>,
     admission: Admission,
 }
 
@@ -77,11 +76,10 @@ impl Balance {
         *balanced_at = None;
         let moves = match look(scheduler).await? {
             None => Vec::new(),
-            Some(mut input) => {
-                let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
-                let moves = rebalance::plan(&fleet, &input.queued, MOVES);
+            Some(look) => {
+                let (input, moves) = scheduler.compute(move || look.plan()).await?;
                 if !moves.is_empty() {
-                    carry_out(scheduler, &mut input, &moves).await?;
+                    carry_out(scheduler, &input, &moves).await?;
                 }
                 moves
             }
@@ -91,58 +89,96 @@ impl Balance {
     }
 }
 
-/// Reads the tasks that wait at full agents while other agents have room, and the agents that may
-/// get these tasks; `None` if there is nothing to do.
-async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
-    let mut tx = scheduler.begin().await?;
-    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
-    let longest = longest_queues(&agents);
-    if longest.is_empty() || agents.len() < 2 {
-        return Ok(None);
-    }
-    let waiting = waiting_tasks::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
-    let newcomers = |task: &QueuedTask| -> Vec<AgentId> {
-        let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
-        let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
-        came.map(|agent| agent.agent).filter(|agent| !listed(*agent) && *agent != task.former.agent).collect()
-    };
-    let newcomers: Vec<Vec<AgentId>> = waiting.iter().map(newcomers).collect();
-    let unknown =
-        waiting.iter().zip(&newcomers).filter(|(task, new)| task.former.strategy.needs_distance() && !new.is_empty());
-    let sites: Vec<SiteId> = unknown.map(|(task, _)| task.site).take(PREDICTED).collect();
-    let alarm = quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?;
-    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    tx.commit().await.context("end looking")?;
-    let known = if sites.is_empty() || alarm.is_some() {
-        None
-    } else {
-        let map = scheduler.maps.current(scheduler.begin()).await?;
-        let mut tx = scheduler.begin().await?;
-        Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
-    };
-    // Most tasks need only the agents' loads, so they share one list of candidates. With a separate
-    // list for each task, two thousand tasks would need two thousand lists, each with up to a
-    // thousand agents.
-    let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
-    let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
-        Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
-        None => Arc::clone(&plain),
-    });
-    let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
-    let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
-        let mut takers = rebalance::takers(&task.former, candidates, new);
-        takers.retain(|taker| admission.admits(task.batch, taker.agent));
-        MovableTask { at: task.former.agent, takers }
-    });
-    let queued = queued.collect();
-    Ok(Some(BalanceInput { agents, waiting, candidates, queued, admission }))
+/// What a pass reads.
+struct Look {
+    agents: Vec<AvailableAgent>,
+    waiting: Vec<QueuedTask>,
+    /// For each waiting task, the agents that joined after the task's agent was chosen.
+    newcomers: Vec<Vec<AgentId>>,
+    admission: Admission,
+    /// The sites whose distance to a newcomer is needed.
+    sites: Vec<SiteId>,
+    /// Where these sites are; `None` if there are none.
+    distances: Option<DistanceInput>,
 }
 
-async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let known = agents::places(&mut tx).await.context("read the agents' names")?;
+/// Reads the tasks that wait at full agents while other agents have room, and the agents that may
+/// get these tasks; `None` if there is nothing to do.
+async fn look(scheduler: &Leader) -> anyhow::Result<Option<Look>> {
+    let read = scheduler.tx("read what waits at agents", |tx| Look::read(tx).boxed());
+    let Some(mut look) = read.await? else { return Ok(None) };
+    if !look.sites.is_empty() {
+        let predictor = &scheduler.maps.predictor(scheduler).await?;
+        let (sites, agents) = (&look.sites, &look.agents);
+        let read =
+            scheduler.tx("read distances of newcomers", |tx| DistanceInput::read(tx, predictor, sites, agents).boxed());
+        look.distances = Some(read.await?);
+    }
+    Ok(Some(look))
+}
+
+impl Look {
+    async fn read(tx: &mut Tx<'_>) -> anyhow::Result<Option<Self>> {
+        let agents = agents_and_loads::available(tx).await?;
+        let longest = longest_queues(&agents);
+        if longest.is_empty() || agents.len() < 2 {
+            return Ok(None);
+        }
+        let waiting = waiting_tasks::waiting_at(tx, &longest, LOOKED_AT).await?;
+        let newcomers = |task: &QueuedTask| -> Vec<AgentId> {
+            let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
+            let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
+            came.map(|agent| agent.agent).filter(|agent| !listed(*agent) && *agent != task.former.agent).collect()
+        };
+        let newcomers: Vec<Vec<AgentId>> = waiting.iter().map(newcomers).collect();
+        let unknown = waiting
+            .iter()
+            .zip(&newcomers)
+            .filter(|(task, new)| task.former.strategy.needs_distance() && !new.is_empty());
+        let mut sites: Vec<SiteId> = unknown.map(|(task, _)| task.site).take(PREDICTED).collect();
+        if quarantines_and_contradictions::alarm(tx).await?.is_some() {
+            sites.clear();
+        }
+        let admission = Admission::read(tx, waiting.iter().map(|task| task.batch)).await?;
+        Ok(Some(Self { agents, waiting, newcomers, admission, sites, distances: None }))
+    }
+
+    fn plan(self) -> (BalanceInput, Vec<TaskMove>) {
+        let Self { agents, waiting, newcomers, admission, sites, distances } = self;
+        let known = distances.map(DistanceInput::predict);
+        // Most tasks need only the agents' loads, so they share one list of candidates. With a
+        // separate list for each task, two thousand tasks would need two thousand lists, each with
+        // up to a thousand agents.
+        let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
+        let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
+            Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
+            None => Arc::clone(&plain),
+        });
+        let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
+        let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
+            let mut takers = rebalance::takers(&task.former, candidates, new);
+            takers.retain(|taker| admission.admits(task.batch, taker.agent));
+            MovableTask { at: task.former.agent, takers }
+        });
+        let queued: Vec<MovableTask> = queued.collect();
+        let moves = rebalance::plan(&plain, &queued, MOVES);
+        (BalanceInput { waiting, candidates, admission }, moves)
+    }
+}
+
+async fn carry_out(scheduler: &Leader, input: &BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
+    let to = scheduler.tx("move waiting tasks", |tx| store_moves(tx, input, moves).boxed()).await?;
+    tracing::debug!(moves = moves.len(), agents = to.len(), "moved waiting tasks to other agents");
+    scheduler.wakes.wake_agents(to);
+    Ok(())
+}
+
+/// Moves those tasks whose assignment has not changed. Returns the agents that got a task.
+async fn store_moves(tx: &mut Tx<'_>, input: &BalanceInput, moves: &[TaskMove]) -> anyhow::Result<BTreeSet<AgentId>> {
+    let known = agents::places(tx).await?;
     let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| input.waiting.get(one.queued)).collect();
-    let held = waiting_tasks::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
+    let held = waiting_tasks::hold_on(tx, &looked_at).await?;
+    let mut admission = input.admission.clone();
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
     for one in moves {
         let (Some(waiting), Some(candidates)) = (input.waiting.get(one.queued), input.candidates.get(one.queued))
@@ -150,26 +186,23 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
             continue;
         };
         // Admission is checked again, because an earlier move may have used up a quota.
-        let admitted = candidates.iter().filter(|one| input.admission.admits(waiting.batch, one.agent));
+        let admitted = candidates.iter().filter(|one| admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
         let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
         let candidates_now = rebalance::relisted(&waiting.former, taker, candidates);
-        let exclusions = input.admission.exclusions(&mut tx, waiting.batch).await?;
+        let exclusions = admission.exclusions(tx, waiting.batch).await?;
         let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
         let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &known), ..ChoiceReasons::default() };
         let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
         made.push(Assignment { available, exclusions, ..assignment });
-        input.admission.gave(waiting.batch, waiting.former.agent);
-        input.admission.took(waiting.batch, one.to);
+        admission.gave(waiting.batch, waiting.former.agent);
+        admission.took(waiting.batch, one.to);
         to.insert(one.to);
     }
-    assignments::insert(&mut tx, &made).await.context("pass tasks on")?;
-    tx.commit().await.context("commit the tasks moved")?;
-    tracing::debug!(moved = made.len(), agents = to.len(), "moved waiting tasks to other agents");
-    scheduler.wakes.wake_agents(to);
-    Ok(())
+    assignments::insert(tx, &made).await?;
+    Ok(to)
 }
 
 /// The agent as a candidate whose distance is unknown.

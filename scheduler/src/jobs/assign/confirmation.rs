@@ -16,17 +16,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use sqlx::PgConnection;
+use futures_util::FutureExt as _;
 
 use crate::config::Config;
-use crate::gnp::{FEWEST_LANDMARKS, SitePlace};
-use crate::jobs::assign::distances::Known;
+use crate::gnp::{FEWEST_LANDMARKS, SitePlace, SuspectedSite};
 use crate::jobs::assign::exclusions_and_holds::{Admission, without};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::{order_lifetime, spread};
 use crate::jobs::refined_map::CurrentMap;
 use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy};
+use crate::store::Tx;
 use crate::store::assignments::{WaitingTask, agents_and_loads};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::measurements::{orders, quarantines_and_contradictions};
@@ -42,12 +41,11 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     // Every step is a separate idempotent transaction, so an interrupted pass keeps its completed
     // steps.
     let max_age = scheduler.config.measure.site_max_age;
-    let mut tx = scheduler.begin().await?;
-    confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
-    tx.commit().await.context("commit who answered")?;
-    let mut tx = scheduler.begin().await?;
-    let mut ended = confirmations::end(&mut tx, patience(scheduler)).await.context("end confirmations")?;
-    tx.commit().await.context("commit ended confirmations")?;
+    scheduler.tx("note who answered", |tx| async move { Ok(confirmations::hear(tx, max_age).await?) }.boxed()).await?;
+    let patience = patience(scheduler);
+    let end =
+        scheduler.tx("end confirmations", |tx| async move { Ok(confirmations::end(tx, patience).await?) }.boxed());
+    let mut ended = end.await?;
     ended += begin(scheduler).await?;
     if ended > 0 {
         scheduler.wakes.assign.notify_one();
@@ -61,60 +59,77 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 /// no other agent could be nearer than the agents that have measured the site.
 async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
-    let mut tx = scheduler.begin().await?;
-    let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
-    let full = due.looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
-    let sites = due.sites;
-    if sites.is_empty() {
-        tx.commit().await.context("commit what nobody waits for")?;
-        if full {
-            scheduler.wakes.confirm.notify_one();
+    let read = scheduler.tx("find sites to confirm", |tx| SitesToConfirm::read(tx, max_age).boxed());
+    let SitesToConfirm { sites, looked_at, input } = read.await?;
+    let full = looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+    let ended = match input {
+        None => 0,
+        Some(input) => {
+            let map = scheduler.maps.current(scheduler).await?;
+            let input = ConfirmInput { map, ..input };
+            let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
+            let chosen = scheduler.compute(move || input.confirmers(&sites, most)).await?;
+            let chosen = &chosen;
+            let begin = scheduler
+                .tx("begin confirmations", |tx| async move { Ok(confirmations::begin(tx, chosen).await?) }.boxed());
+            begin.await?
         }
-        return Ok(0);
-    }
-    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
-    if agents.is_empty() {
-        return Ok(0);
-    }
-    let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
-    let quarantined = quarantines_and_contradictions::open(&mut tx).await.context("read the quarantines")?;
-    let constrained = constraints_and_quotas::to_be_confirmed(&mut tx, &sites).await;
-    let constrained = constrained.context("read which batches ask something of their agents")?;
-    let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
-    tx.commit().await.context("end reading")?;
-    let map = scheduler.maps.current(scheduler.begin()).await?;
-    let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
-    let available = agents.iter().map(|agent| agent.agent).collect();
-    let input = ConfirmInput { available, quarantined, map, tried, constrained, admission };
-    let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
-    let chosen =
-        tokio::task::spawn_blocking(move || input.confirmers(&sites, most)).await.context("choose confirmers")?;
-    let mut tx = scheduler.begin().await?;
-    let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
-    tx.commit().await.context("commit confirmations")?;
+    };
     if full {
         scheduler.wakes.confirm.notify_one();
     }
     Ok(ended)
 }
 
+/// The sites whose confirmation may begin.
+struct SitesToConfirm {
+    sites: Vec<SiteId>,
+    /// Number of requests that were looked at.
+    looked_at: usize,
+    /// Without the map. `None` if no site or no agent is there.
+    input: Option<ConfirmInput>,
+}
+
+impl SitesToConfirm {
+    async fn read(tx: &mut Tx<'_>, max_age: Duration) -> anyhow::Result<Self> {
+        let due = confirmations::due(tx, SITES_PER_PASS, OPEN_AT_ONCE).await?;
+        let (sites, looked_at) = (due.sites, due.looked_at);
+        if sites.is_empty() {
+            return Ok(Self { sites, looked_at, input: None });
+        }
+        let available: Vec<AgentId> = agents_and_loads::available(tx).await?.iter().map(|agent| agent.agent).collect();
+        if available.is_empty() {
+            return Ok(Self { sites, looked_at: 0, input: None });
+        }
+        let tried = confirmations::tried(tx, &sites, max_age).await?;
+        let quarantined = quarantines_and_contradictions::open(tx).await?.into_iter().map(|held| held.agent).collect();
+        let constrained = constraints_and_quotas::to_be_confirmed(tx, &sites).await?;
+        let admission = Admission::read(tx, constrained.values().flatten().copied()).await?;
+        let input = ConfirmInput { available, quarantined, map: None, tried, constrained, admission };
+        Ok(Self { sites, looked_at, input: Some(input) })
+    }
+}
+
 /// Orders the next measurement of each open confirmation. Returns the confirmers that got orders.
 async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
-    let config = &scheduler.config.measure;
-    let mut tx = scheduler.begin().await?;
-    let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
-    let mut confirmers: Vec<AgentId> =
-        askable.iter().flat_map(|due| due.probers.iter().map(|one| one.prober)).collect();
-    confirmers.sort_unstable();
-    confirmers.dedup();
-    if confirmers.is_empty() {
-        return Ok(Vec::new());
-    }
-    let open = orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
-    let orders = spread(&askable, open, config.max_site_orders);
-    let asked = confirmations::ask(&mut tx, &orders, lifetime(scheduler)).await.context("ask confirmers")?;
-    tx.commit().await.context("commit what confirmers are asked")?;
-    Ok(asked)
+    let (most, lifetime) = (scheduler.config.measure.max_site_orders, lifetime(scheduler));
+    let ask = scheduler.tx("ask confirmers", |tx| {
+        async move {
+            let askable = confirmations::askable(tx, SITES_PER_PASS).await?;
+            let mut confirmers: Vec<AgentId> =
+                askable.iter().flat_map(|due| due.probers.iter().map(|one| one.prober)).collect();
+            confirmers.sort_unstable();
+            confirmers.dedup();
+            if confirmers.is_empty() {
+                return Ok(Vec::new());
+            }
+            let open = orders::open_site_orders(tx, &confirmers).await?;
+            let orders = spread(&askable, open, most);
+            Ok(confirmations::ask(tx, &orders, lifetime).await?)
+        }
+        .boxed()
+    });
+    ask.await
 }
 
 fn lifetime(scheduler: &Leader) -> Duration {
@@ -182,8 +197,8 @@ impl ConfirmInput {
 /// Whether a task may wait while uncertain distances of its site are confirmed. A site that
 /// probably has several locations is not confirmed, because each agent may measure a different
 /// location.
-pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
-    task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
+pub(super) fn may_be_confirmed(task: &WaitingTask, suspicions: &HashMap<SiteId, SuspectedSite>) -> bool {
+    task.strategy.confirms_the_unsure() && !suspicions.contains_key(&task.site)
 }
 
 /// Whether a confirmation delays no task: the task would wait for a slot at least as long as a
@@ -207,7 +222,7 @@ pub(super) struct Unconfirmed {
 /// slot anyway. The hold is limited so that an agent that does not answer cannot delay the task
 /// further.
 pub(super) async fn hold_unconfirmed(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     config: &Config,
     waiting: Vec<WaitingTask>,
 ) -> anyhow::Result<Unconfirmed> {
@@ -218,8 +233,7 @@ pub(super) async fn hold_unconfirmed(
     if sites.is_empty() {
         return Ok(Unconfirmed { waiting, confirmation_states: HashMap::new(), wanted: false });
     }
-    let confirmation_states =
-        confirmations::states(conn, &sites, max_age).await.context("read how sites are confirmed")?;
+    let confirmation_states = confirmations::states(tx, &sites, max_age).await?;
     let patience = |task: &WaitingTask| match confirmation_states.get(&task.site) {
         Some(ConfirmationState::Ended) => None,
         Some(ConfirmationState::Open { .. }) | None if always(task) => Some(None),
@@ -232,7 +246,7 @@ pub(super) async fn hold_unconfirmed(
         patience(task).map(|patience| ConfirmationRequest { task: task.task, site: task.site, patience })
     });
     let wanted: Vec<ConfirmationRequest> = wanted.collect();
-    confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
+    confirmations::want(tx, &wanted, max_age).await?;
     let held = wanted.iter().map(|one| one.task).collect();
     Ok(Unconfirmed { waiting: without(waiting, &held), confirmation_states, wanted: !wanted.is_empty() })
 }

@@ -7,8 +7,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use anyhow::Context;
-
 use crate::config::Draws;
 use crate::gnp::{Placement, PredictedRtt, SitePlace, SuspectedSite};
 use crate::model::geo::Position;
@@ -17,12 +15,13 @@ use crate::store::assignments::agents_and_loads::AvailableAgent;
 use crate::store::assignments::past_crawls_and_site_facts::{self, CrawledSite};
 use crate::store::embeddings::placements;
 use crate::store::sites::positions_and_verdicts;
-use crate::store::{self, agents, measurements};
+use crate::store::{Tx, agents, measurements};
 use crate::strategy::learned_distances::{CrawlObservation, LearnedCorrections, measured_by_crawls, teach};
 use crate::strategy::similar_sites::SimilarCrawls;
 use crate::strategy::{Candidate, Spread};
 
-use crate::jobs::refined_map::{CurrentMap, MapCache};
+use crate::jobs::predictor::Predictor;
+use crate::jobs::refined_map::CurrentMap;
 
 pub(super) struct Known {
     /// Per site on the map, the prediction for each agent, in the order of the agents.
@@ -38,75 +37,92 @@ pub(super) struct Known {
     near: HashMap<SiteId, SimilarCrawls>,
 }
 
-impl Known {
-    /// Reads the measured distances of these sites, and predicts the other distances.
+/// What the distances of some sites are computed from.
+pub(super) struct DistanceInput {
+    predictor: Predictor,
+    agents: Vec<AgentId>,
+    measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
+    pub(super) suspicions: HashMap<SiteId, SuspectedSite>,
+    crawled: HashMap<SiteId, CrawledSite>,
+    /// The sites on the map.
+    placed: HashMap<SiteId, Placement>,
+    /// The positions of the agents that reported a position; empty if no claim is checked.
+    positions: BTreeMap<AgentId, Position>,
+    /// Sites with claims to check.
+    claimed: Vec<SiteId>,
+}
+
+impl DistanceInput {
+    /// Reads what is known of the distances of these sites.
     pub(super) async fn read(
-        conn: &mut sqlx::PgConnection,
-        maps: &MapCache,
+        tx: &mut Tx<'_>,
+        predictor: &Predictor,
         sites: &[SiteId],
         agents: &[AvailableAgent],
-        map: Option<Arc<CurrentMap>>,
     ) -> anyhow::Result<Self> {
-        let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
-        let suspicions = positions_and_verdicts::suspicions(conn, sites).await.context("read suspicions")?;
-        let mut crawled = past_crawls_and_site_facts::crawled(conn, sites).await.context("read the sites' crawls")?;
+        let measured = measurements::of_sites(tx, sites).await?;
+        let suspicions = positions_and_verdicts::suspicions(tx, sites).await?;
+        let mut crawled = past_crawls_and_site_facts::crawled(tx, sites).await?;
         // If a site has several locations, a crawl shows only the distance to the location that
         // served it.
         crawled.retain(|site, _| !suspicions.contains_key(site));
-        let residuals = maps.residuals(conn).await?;
-        let Some(map) = map else {
-            return Ok(Self {
-                predicted: HashMap::new(),
-                measured,
-                suspicions,
-                crawled,
-                residuals,
-                near: HashMap::new(),
-            });
+        let mut input = Self {
+            predictor: predictor.clone(),
+            agents: agents.iter().map(|available| available.agent).collect(),
+            measured,
+            suspicions,
+            crawled,
+            placed: HashMap::new(),
+            positions: BTreeMap::new(),
+            claimed: Vec::new(),
         };
-        let placed =
-            placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
+        let Some(map) = &predictor.map else { return Ok(input) };
+        input.placed = placements::sites(tx, sites, map.embedding.epoch()).await?;
         // A site with several locations may really be near every agent, so claims about the site
         // are not checked.
-        let claimed: Vec<SiteId> = measured
-            .iter()
-            .filter(|(site, measured)| !suspicions.contains_key(site) && map.has_claims(measured))
-            .map(|(site, _)| *site)
-            .collect();
-        let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
-        let positions = if any { positions(conn).await? } else { BTreeMap::new() };
-        let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
-        // The computation takes half a millisecond per site, too long for a thread of the async
-        // runtime.
-        let taught = Arc::clone(&residuals);
-        let predicting = tokio::task::spawn_blocking(move || {
-            let (mut measured, mut crawled) = (measured, crawled);
-            for (site, of_it) in &mut crawled {
-                let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
-                of_it.crawls = believed_crawls(&map, &positions, &taught, measured, &of_it.crawls);
-            }
-            for site in claimed {
-                measured.entry(site).and_modify(|of_it| *of_it = map.believed(&positions, of_it));
-            }
-            let near = |site: &SiteId| {
-                let network = crawled.get(site).and_then(|crawled| crawled.network);
-                (*site, taught.near(network, measured.get(site).map_or(&[][..], Vec::as_slice)))
-            };
-            let near: HashMap<SiteId, SimilarCrawls> = placed.keys().map(near).collect();
-            let predict = |(site, placement)| {
-                let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
-                let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
-                let placed_by = [measured, &measured_by_crawls(&taught, measured, crawls)].concat();
-                (site, predict(&map, placement, &placed_by, &agents))
-            };
-            let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
-            (predicted, measured, crawled, near)
-        });
-        let (predicted, measured, crawled, near) =
-            store::keep_open(conn, predicting).await?.context("predict distances")?;
-        Ok(Self { predicted, measured, suspicions, crawled, residuals, near })
+        let claimed =
+            |(site, measured): &(&SiteId, &Vec<_>)| !input.suspicions.contains_key(*site) && map.has_claims(measured);
+        input.claimed = input.measured.iter().filter(claimed).map(|(site, _)| *site).collect();
+        if !input.claimed.is_empty() || input.crawled.values().any(|crawled| !crawled.crawls.is_empty()) {
+            let fleet = agents::places(tx).await?;
+            input.positions = fleet.into_iter().filter_map(|(agent, place)| Some((agent, place.position?))).collect();
+        }
+        Ok(input)
     }
 
+    /// Predicts the distances that are not measured. Takes half a millisecond per site, too long
+    /// for a thread of the async runtime and for an open transaction.
+    pub(super) fn predict(self) -> Known {
+        let Self { predictor, agents, mut measured, suspicions, mut crawled, placed, positions, claimed } = self;
+        let Predictor { map, residuals } = predictor;
+        let Some(map) = map else {
+            let (predicted, near) = (HashMap::new(), HashMap::new());
+            return Known { predicted, measured, suspicions, crawled, residuals, near };
+        };
+        for (site, of_it) in &mut crawled {
+            let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
+            of_it.crawls = believed_crawls(&map, &positions, &residuals, measured, &of_it.crawls);
+        }
+        for site in claimed {
+            measured.entry(site).and_modify(|of_it| *of_it = map.believed(&positions, of_it));
+        }
+        let near = |site: &SiteId| {
+            let network = crawled.get(site).and_then(|crawled| crawled.network);
+            (*site, residuals.near(network, measured.get(site).map_or(&[][..], Vec::as_slice)))
+        };
+        let near: HashMap<SiteId, SimilarCrawls> = placed.keys().map(near).collect();
+        let predict = |(site, placement)| {
+            let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
+            let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
+            let placed_by = [measured, &measured_by_crawls(&residuals, measured, crawls)].concat();
+            (site, predict(&map, placement, &placed_by, &agents))
+        };
+        let predicted = placed.into_iter().map(predict).collect();
+        Known { predicted, measured, suspicions, crawled, residuals, near }
+    }
+}
+
+impl Known {
     /// The number of stored crawls of a site.
     pub(super) fn crawls(&self, site: SiteId) -> usize {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
@@ -159,12 +175,6 @@ fn believed_crawls(
     let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
     let believed = map.believed(positions, &all);
     crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
-}
-
-/// The positions of the agents that reported a position.
-async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
-    let fleet = agents::places(conn).await.context("read the agents' positions")?;
-    Ok(fleet.into_iter().filter_map(|(agent, place)| Some((agent, place.position?))).collect())
 }
 
 /// The prediction for one placed site: by the refined map if there is one, otherwise by the site's

@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
-use sqlx::PgConnection;
+use futures_util::FutureExt as _;
 use sqlx::types::ipnet::IpNet;
 
 use crate::jobs::leadership::Leader;
 use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
 use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::Tx;
 use crate::store::assignments::{self, UnassignScope, WaitingTask, agents_and_loads};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::sites::{addresses, open_circuits};
@@ -25,7 +25,7 @@ use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::unmet_and_wait_causes;
 use crate::strategy::explain;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Admission {
     constraints: HashMap<BatchId, Constraints>,
     /// All enrolled agents, including disconnected ones.
@@ -41,14 +41,10 @@ pub(super) struct Admission {
 
 impl Admission {
     /// Reads the constraints of these batches, and finds the agents that the constraints exclude.
-    pub(super) async fn read(
-        conn: &mut PgConnection,
-        batches: impl IntoIterator<Item = BatchId>,
-    ) -> anyhow::Result<Self> {
+    pub(super) async fn read(tx: &mut Tx<'_>, batches: impl IntoIterator<Item = BatchId>) -> anyhow::Result<Self> {
         let batches: BTreeSet<BatchId> = batches.into_iter().collect();
         let batches: Vec<BatchId> = batches.into_iter().collect();
-        let asked =
-            constraints_and_quotas::of_batches(conn, &batches).await.context("read the batches' constraints")?;
+        let asked = constraints_and_quotas::of_batches(tx, &batches).await?;
         let mut read = Self {
             constraints: asked,
             fleet: BTreeMap::new(),
@@ -60,13 +56,11 @@ impl Admission {
         if read.constraints.is_empty() {
             return Ok(read);
         }
-        read.fleet = constraints_and_quotas::traits(conn).await.context("read what constraints look at in agents")?;
+        read.fleet = constraints_and_quotas::traits(tx).await?;
         let limited = |(batch, asked): (&BatchId, &Constraints)| asked.bytes_per_day.map(|_| *batch);
         let limited: Vec<BatchId> = read.constraints.iter().filter_map(limited).collect();
         if !limited.is_empty() {
-            (read.spending, read.expected) = constraints_and_quotas::spending(conn, &limited)
-                .await
-                .context("read what was fetched for the batches")?;
+            (read.spending, read.expected) = constraints_and_quotas::spending(tx, &limited).await?;
         }
         for (batch, asked) in &read.constraints {
             let refused = |(agent, traits): (&AgentId, &AgentTraits)| {
@@ -121,12 +115,12 @@ impl Admission {
 
     /// The row number of the batch's stored set of excluded agents; `None` if the batch excludes no
     /// agent. If the set of excluded agents is not stored yet, this function stores it first.
-    pub(super) async fn exclusions(&mut self, conn: &mut PgConnection, batch: BatchId) -> anyhow::Result<Option<i64>> {
+    pub(super) async fn exclusions(&mut self, tx: &mut Tx<'_>, batch: BatchId) -> anyhow::Result<Option<i64>> {
         let Some(excluded) = self.excluded.get(&batch).filter(|excluded| !excluded.is_empty()) else { return Ok(None) };
         if let Some(stored) = self.stored.get(&batch) {
             return Ok(Some(*stored));
         }
-        let stored = constraints_and_quotas::remember(conn, batch, excluded).await.context("store who is excluded")?;
+        let stored = constraints_and_quotas::remember(tx, batch, excluded).await?;
         self.stored.insert(batch, stored);
         Ok(Some(stored))
     }
@@ -182,16 +176,16 @@ impl Admission {
     /// caller has locked the tasks.
     pub(super) async fn set_aside(
         &self,
-        conn: &mut PgConnection,
+        tx: &mut Tx<'_>,
         tasks: &BTreeMap<BatchId, Vec<TaskId>>,
     ) -> anyhow::Result<()> {
         for (batch, tasks) in tasks {
             match self.fate(*batch) {
                 Some(Fate::Fail(reason)) => {
-                    unmet_and_wait_causes::fail(conn, tasks, &reason).await.context("fail tasks")?;
+                    unmet_and_wait_causes::fail(tx, tasks, &reason).await?;
                 }
                 Some(Fate::Wait(why)) => {
-                    unmet_and_wait_causes::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?;
+                    unmet_and_wait_causes::hold(tx, *batch, tasks, &why).await?;
                 }
                 None => {}
             }
@@ -203,55 +197,55 @@ impl Admission {
 /// Releases tasks held as unmet if an agent may now crawl them. Stores why the other tasks held
 /// as unmet still wait.
 pub(super) async fn release_unmet(scheduler: &Leader, limit: i64) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let batches = unmet_and_wait_causes::batches(&mut tx).await.context("find batches with unmet tasks")?;
-    if batches.is_empty() {
-        return Ok(());
+    if scheduler.tx("release unmet tasks", |tx| release_some_unmet(tx, limit).boxed()).await? {
+        scheduler.wakes.confirm.notify_one();
     }
-    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
-    let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
+    Ok(())
+}
+
+async fn release_some_unmet(tx: &mut Tx<'_>, limit: i64) -> anyhow::Result<bool> {
+    let batches = unmet_and_wait_causes::batches(tx).await?;
+    if batches.is_empty() {
+        return Ok(false);
+    }
+    let agents = agents_and_loads::available(tx).await?;
+    let admission = Admission::read(tx, batches.iter().copied()).await?;
     let mut any = false;
     for batch in batches {
         let there = agents.iter().map(|available| available.agent);
         let room = admission.room(batch, there, limit.unsigned_abs());
         if room > 0 {
-            let released = unmet_and_wait_causes::release(&mut tx, batch, None, room.cast_signed()).await;
-            let released = released.context("release unmet tasks")?;
+            let released = unmet_and_wait_causes::release(tx, batch, None, room.cast_signed()).await?;
             tracing::debug!(batch.id = %batch, released, "agents meet the constraints of unmet tasks");
             any |= released > 0;
             continue;
         }
         match admission.fate(batch).filter(|_| !agents.is_empty()) {
             Some(Fate::Fail(reason)) => {
-                unmet_and_wait_causes::release(&mut tx, batch, Some(&reason), limit)
-                    .await
-                    .context("fail unmet tasks")?;
+                unmet_and_wait_causes::release(tx, batch, Some(&reason), limit).await?;
             }
-            Some(Fate::Wait(why)) => {
-                unmet_and_wait_causes::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
-            }
+            Some(Fate::Wait(why)) => unmet_and_wait_causes::explain(tx, batch, &why).await?,
             None => {}
         }
     }
-    tx.commit().await.context("commit released tasks")?;
-    if any {
-        scheduler.wakes.confirm.notify_one();
-    }
-    Ok(())
+    Ok(any)
 }
 
 /// Withdraws a limited number of tasks from agents that are now excluded. Returns the
 /// number of withdrawn tasks.
 pub(super) async fn withdraw_excluded(scheduler: &Leader, limit: i64) -> anyhow::Result<u64> {
-    let mut tx = scheduler.begin().await?;
-    let batches = unmet_and_wait_causes::assigned(&mut tx).await.context("find batches with constraints")?;
-    if batches.is_empty() {
-        return Ok(0);
-    }
-    let from = Admission::read(&mut tx, batches).await?.withdrawn();
-    let withdrawn = assignments::unassign(&mut tx, UnassignScope::Excluded(&from), limit).await;
-    let withdrawn = withdrawn.context("withdraw from the excluded")?;
-    tx.commit().await.context("commit withdrawn assignments")?;
+    let withdraw = scheduler.tx("withdraw from the excluded", |tx| {
+        async move {
+            let batches = unmet_and_wait_causes::assigned(tx).await?;
+            if batches.is_empty() {
+                return Ok(0);
+            }
+            let from = Admission::read(tx, batches).await?.withdrawn();
+            Ok(assignments::unassign(tx, UnassignScope::Excluded(&from), limit).await?)
+        }
+        .boxed()
+    });
+    let withdrawn = withdraw.await?;
     if withdrawn > 0 {
         tracing::info!(withdrawn, "withdrew tasks from agents that constraints now exclude");
     }
@@ -261,12 +255,11 @@ pub(super) async fn withdraw_excluded(scheduler: &Leader, limit: i64) -> anyhow:
 /// Withdraws a limited number of tasks from agents that no longer take work. Returns the
 /// number of withdrawn tasks.
 pub(super) async fn withdraw_unavailable(scheduler: &Leader, limit: i64) -> anyhow::Result<u64> {
-    let mut tx = scheduler.begin().await?;
-    let patience = scheduler.config.lease.grace;
-    let withdrawn = assignments::unassign(&mut tx, UnassignScope::Unavailable(patience), limit)
-        .await
-        .context("withdraw assignments of lost agents")?;
-    tx.commit().await.context("commit withdrawn assignments")?;
+    let scope = UnassignScope::Unavailable(scheduler.config.lease.grace);
+    let withdraw = scheduler.tx("withdraw from lost agents", |tx| {
+        async move { Ok(assignments::unassign(tx, scope, limit).await?) }.boxed()
+    });
+    let withdrawn = withdraw.await?;
     if withdrawn > 0 {
         tracing::info!(withdrawn, "withdrew tasks from agents that are gone, draining or disconnected");
     }
@@ -274,12 +267,9 @@ pub(super) async fn withdraw_unavailable(scheduler: &Leader, limit: i64) -> anyh
 }
 
 /// Holds the tasks of sites whose circuit is open. Returns the other tasks.
-pub(super) async fn hold_broken(
-    conn: &mut PgConnection,
-    waiting: Vec<WaitingTask>,
-) -> anyhow::Result<Vec<WaitingTask>> {
+pub(super) async fn hold_broken(tx: &mut Tx<'_>, waiting: Vec<WaitingTask>) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = open_circuits::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    let held = open_circuits::hold(tx, &tasks).await?;
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
@@ -287,12 +277,12 @@ pub(super) async fn hold_broken(
 /// returned task with a known, shared address now counts toward the crawls that the address
 /// permits.
 pub(super) async fn hold_ahead(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     waiting: Vec<WaitingTask>,
     cap: u32,
 ) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = addresses::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    let held = addresses::hold(tx, &tasks, cap).await?;
     Ok(without(waiting, &held))
 }
 
@@ -312,11 +302,14 @@ pub(super) async fn release_held(
     let cap = scheduler.config.politeness.crawls_at_address;
     let next = || next_address.lock().unwrap_or_else(PoisonError::into_inner);
     let from = *next();
-    let mut tx = scheduler.begin().await?;
-    let due = holds::release(&mut tx, HoldFilter::Due, limit).await.context("release held tasks")?.len();
-    let admitted = addresses::admit(&mut tx, cap, from, limit).await;
-    let (admitted, place) = admitted.context("admit tasks to addresses")?;
-    tx.commit().await.context("commit the tasks that go on")?;
+    let release = scheduler.tx("release held tasks", |tx| {
+        async move {
+            let due = holds::release(tx, HoldFilter::Due, limit).await?.len();
+            Ok((due, addresses::admit(tx, cap, from, limit).await?))
+        }
+        .boxed()
+    });
+    let (due, (admitted, place)) = release.await?;
     *next() = place;
     if due > 0 || admitted > 0 {
         tracing::debug!(due, admitted, "held tasks continue");

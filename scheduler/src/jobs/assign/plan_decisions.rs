@@ -3,18 +3,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
-
-use anyhow::Context;
-use sqlx::PgConnection;
 
 use crate::config::Draws;
 use crate::jobs::assign::confirmation::{costs_no_time, may_be_confirmed};
-use crate::jobs::assign::distances::Known;
+use crate::jobs::assign::distances::{DistanceInput, Known};
 use crate::jobs::assign::exclusions_and_holds::Admission;
-use crate::jobs::refined_map::{CurrentMap, MapCache};
+use crate::jobs::predictor::Predictor;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, Rtt, SiteId, Strategy, TaskId, seed};
+use crate::store::Tx;
 use crate::store::assignments::agents_and_loads::AvailableAgent;
 use crate::store::assignments::agents_and_loads::{self, AgentCrawl};
 use crate::store::assignments::{self, Assignment, WaitingTask, past_crawls_and_site_facts};
@@ -61,27 +58,38 @@ impl PathDistances {
     }
 }
 
+/// What the distances in a plan are computed from.
+pub(super) struct PathInput {
+    distances: DistanceInput,
+    agents: Vec<AvailableAgent>,
+    speeds: HashMap<AgentId, Speed>,
+}
+
+impl PathInput {
+    pub(super) fn predict(self) -> PathDistances {
+        PathDistances { known: self.distances.predict(), agents: self.agents, speeds: self.speeds }
+    }
+}
+
 impl PlanInput {
     pub(super) async fn read(
-        conn: &mut PgConnection,
-        maps: &MapCache,
+        tx: &mut Tx<'_>,
+        predictor: &Predictor,
         (waiting, confirmation_states): (Vec<WaitingTask>, &HashMap<SiteId, ConfirmationState>),
         agents: Vec<AvailableAgent>,
-        map: Option<Arc<CurrentMap>>,
-    ) -> anyhow::Result<(Self, PathDistances)> {
+    ) -> anyhow::Result<(Self, PathInput)> {
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
         let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
-        let known = Known::read(conn, maps, &sites, &agents, map).await?;
-        let facts =
-            past_crawls_and_site_facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
-        let crawls = past_crawls_and_site_facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
-        let held = agents_and_loads::held(conn).await.context("read what the agents hold")?;
-        let alarm = quarantines_and_contradictions::alarm(conn).await.context("read the alarm")?;
-        let preempted = preemptions::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
+        let distances = DistanceInput::read(tx, predictor, &sites, &agents).await?;
+        let facts = past_crawls_and_site_facts::of_tasks(tx, &tasks).await?;
+        let crawls = past_crawls_and_site_facts::crawls(tx, &ids).await?;
+        let held = agents_and_loads::held(tx).await?;
+        let alarm = quarantines_and_contradictions::alarm(tx).await?;
+        let preempted = preemptions::of_last_leases(tx, &tasks).await?;
         let confirmable = waiting.iter().map(|task| {
             let asked = preempted.contains_key(&task.task) || confirmation_states.contains_key(&task.site);
-            alarm.is_none() && !asked && may_be_confirmed(task, &known)
+            alarm.is_none() && !asked && may_be_confirmed(task, &distances.suspicions)
         });
         let confirmable = confirmable.collect();
         let mut held_by: HashMap<AgentId, Vec<AgentCrawl>> = HashMap::new();
@@ -91,9 +99,14 @@ impl PlanInput {
         let frees = agents.iter().map(|agent| frees(agent, held_by.get(&agent.agent).map_or(&[], Vec::as_slice)));
         let frees = frees.collect();
         let (usual, speeds) = (usual_size(&crawls), speeds(&crawls));
-        let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        let input = Self { waiting, agents: ids, facts, usual, crawls, preempted, frees, confirmable, alarm };
-        Ok((input, PathDistances { known, agents, speeds }))
+        let input =
+            Self { waiting, agents: ids, facts, usual, crawls: Vec::new(), preempted, frees, confirmable, alarm };
+        Ok((input, PathInput { distances, agents, speeds }))
+    }
+
+    /// Takes over from the predicted distances how often each site was crawled.
+    pub(super) fn count_crawls(&mut self, ways: &PathDistances) {
+        self.crawls = self.waiting.iter().map(|task| ways.known.crawls(task.site)).collect();
     }
 
     /// The agents admitted to at least one waiting task.
@@ -272,14 +285,14 @@ impl PlanInput {
     /// undecided task does not count toward the crawls that its address permits.
     pub(super) async fn carry_out(
         &self,
-        conn: &mut PgConnection,
+        tx: &mut Tx<'_>,
         admission: &mut Admission,
         cap: u32,
-        decided: &[DecidedTask],
+        decided: &[&DecidedTask],
         locked: &HashSet<TaskId>,
     ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
-        let held = addresses::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+        let held = addresses::hold(tx, &tasks, cap).await?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
         for DecidedTask { job, choice, takes, explores } in
             decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
@@ -290,7 +303,7 @@ impl PlanInput {
                 continue;
             }
             let fallback = Fallback::stored(task.unmeasured.as_ref(), choice.fallback.clone(), self.alarm.is_some());
-            let exclusions = admission.exclusions(conn, task.batch).await?;
+            let exclusions = admission.exclusions(tx, task.batch).await?;
             let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
             let why = match self.preempted.get(&task.task) {
                 Some(preempted) => ChoiceReasons { cause: taken_back(preempted, *takes), ..ChoiceReasons::default() },
@@ -305,7 +318,7 @@ impl PlanInput {
             let assignment = Assignment::new(task.task, seed::of_choice(task.task, task.choices), choice, why);
             made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
         }
-        assignments::insert(conn, &made).await.context("record assignments")?;
+        assignments::insert(tx, &made).await?;
         let nobody = |task: &&WaitingTask| !self.agents.iter().any(|agent| admission.admits(task.batch, *agent));
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
         let decided: HashSet<TaskId> = tasks.into_iter().collect();
@@ -314,7 +327,7 @@ impl PlanInput {
                 unmet.entry(task.batch).or_default().push(task.task);
             }
         }
-        admission.set_aside(conn, &unmet).await?;
+        admission.set_aside(tx, &unmet).await?;
         Ok((chosen, !unmet.is_empty()))
     }
 }

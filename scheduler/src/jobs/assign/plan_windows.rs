@@ -9,18 +9,20 @@
 //! a slot is about to become free. The pure module `strategy::plan` makes the plan.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use futures_util::FutureExt as _;
 
+use crate::config::Config;
 use crate::jobs::assign::confirmation::{Unconfirmed, hold_unconfirmed};
 use crate::jobs::assign::exclusions_and_holds::{Admission, hold_broken};
-use crate::jobs::assign::plan_decisions::{PlanDecisions, PlanInput};
+use crate::jobs::assign::plan_decisions::{DecidedTask, PathInput, PlanDecisions, PlanInput};
 use crate::jobs::assign::preempt;
 use crate::jobs::leadership::Leader;
-use crate::jobs::refined_map::CurrentMap;
+use crate::jobs::predictor::Predictor;
 use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::Tx;
 use crate::store::assignments::{self, Pool, agents_and_loads};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::plan;
@@ -74,7 +76,7 @@ impl UnchangedPlan {
 
 impl Planner {
     /// One pass.
-    pub(super) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
+    pub(super) async fn run(&self, scheduler: &Leader, predictor: &Predictor) -> anyhow::Result<()> {
         // Counts signals of tasks, agents and ended crawls. Signals of measurements are not
         // counted, because they come all the time and free no slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
@@ -84,7 +86,7 @@ impl Planner {
             None => {
                 let mut seen = PassTotals::default();
                 for _ in 0..WINDOWS {
-                    if !window(scheduler, map.clone(), &mut seen).await? {
+                    if !window(scheduler, predictor, &mut seen).await? {
                         break;
                     }
                 }
@@ -93,7 +95,7 @@ impl Planner {
             }
         };
         if seen.idles {
-            preempt::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
+            preempt::run(scheduler, predictor, &seen.wanted).await?;
         }
         Ok(())
     }
@@ -126,50 +128,113 @@ struct PassTotals {
     idles: bool,
 }
 
+/// What a window is planned from.
+struct Window {
+    /// The batches of the tasks that were read.
+    batches: BTreeSet<BatchId>,
+    /// Number of tasks that were read.
+    read: usize,
+    /// Whether a confirmation was requested.
+    wanted: bool,
+    admission: Admission,
+    input: PlanInput,
+    paths: PathInput,
+}
+
+impl Window {
+    /// Reads the oldest tasks of the batches that are not in `without`, and holds those that are
+    /// not planned now. `None` if no task or no agent is there.
+    async fn read(
+        tx: &mut Tx<'_>,
+        config: &Config,
+        predictor: &Predictor,
+        without: &[BatchId],
+    ) -> anyhow::Result<Option<Self>> {
+        let waiting = assignments::waiting(tx, Pool::Together { without }, WINDOW).await?;
+        if waiting.is_empty() {
+            return Ok(None);
+        }
+        let agents = agents_and_loads::available(tx).await?;
+        if agents.is_empty() {
+            return Ok(None);
+        }
+        let (read, batches) = (waiting.len(), waiting.iter().map(|task| task.batch).collect());
+        let waiting = hold_broken(tx, waiting).await?;
+        let Unconfirmed { waiting, confirmation_states, wanted } = hold_unconfirmed(tx, config, waiting).await?;
+        let admission = Admission::read(tx, waiting.iter().map(|task| task.batch)).await?;
+        let (input, paths) = PlanInput::read(tx, predictor, (waiting, &confirmation_states), agents).await?;
+        Ok(Some(Self { batches, read, wanted, admission, input, paths }))
+    }
+}
+
+/// What became of the decisions of a plan.
+struct CarriedOut {
+    /// Counts the tasks assigned now.
+    admission: Admission,
+    /// The agents that got a task.
+    chosen: BTreeSet<AgentId>,
+    /// Whether there is a task that no agent may crawl.
+    unmet: bool,
+    /// Whether a decided task still waited.
+    decided: bool,
+    /// Whether a confirmation was requested.
+    unsure: bool,
+    /// Number of tasks that still waited.
+    waiting: usize,
+}
+
+/// Stores the decisions about those tasks that still wait.
+async fn carry_out(
+    tx: &mut Tx<'_>,
+    config: &Config,
+    input: &PlanInput,
+    admission: &Admission,
+    decisions: &PlanDecisions,
+) -> anyhow::Result<CarriedOut> {
+    let mut admission = admission.clone();
+    let tasks: Vec<TaskId> = input.waiting.iter().map(|task| task.task).collect();
+    let waiting = assignments::still_waiting(tx, &tasks).await?;
+    let decided: Vec<&DecidedTask> =
+        decisions.decided.iter().filter(|decided| waiting.contains(&tasks[decided.job])).collect();
+    let unsure: Vec<ConfirmationRequest> =
+        decisions.unsure.iter().filter(|unsure| waiting.contains(&unsure.task)).copied().collect();
+    confirmations::want(tx, &unsure, config.measure.site_max_age).await?;
+    let cap = config.politeness.crawls_at_address;
+    let (chosen, unmet) = input.carry_out(tx, &mut admission, cap, &decided, &waiting).await?;
+    let (decided, unsure, waiting) = (!decided.is_empty(), !unsure.is_empty(), waiting.len());
+    Ok(CarriedOut { admission, chosen, unmet, decided, unsure, waiting })
+}
+
 /// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
 /// tasks fill a whole window and some agent is admitted to no task planned so far. If the result is
 /// `true`, the caller plans up to [`WINDOW`] tasks of other batches, which may include tasks for
 /// this agent.
-async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
-    let mut tx = scheduler.begin().await?;
+async fn window(scheduler: &Leader, predictor: &Predictor, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
-    let pool = Pool::Together { without: &without };
-    let waiting = assignments::waiting(&mut tx, pool, WINDOW).await.context("read tasks to plan")?;
-    if waiting.is_empty() {
+    let (without, config) = (&without, &scheduler.config);
+    let read = scheduler.tx("read tasks to plan", |tx| Window::read(tx, config, predictor, without).boxed());
+    let Some(Window { batches, read, wanted, admission, input, paths }) = read.await? else {
         seen.idles = !seen.decided;
         return Ok(false);
-    }
-    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
-    if agents.is_empty() {
-        return Ok(false);
-    }
-    let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
-    let read = waiting.len();
-    seen.batches.extend(waiting.iter().map(|task| task.batch));
-    let waiting = hold_broken(&mut tx, waiting).await?;
-    let Unconfirmed { waiting, confirmation_states, mut wanted } =
-        hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
-    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let (input, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &confirmation_states), agents, map).await?;
+    };
     // No row stays locked while the plan is made, which takes up to a second.
-    tx.commit().await.context("commit what is held")?;
-    let confirming = scheduler.config.confirming();
-    let planned = tokio::task::spawn_blocking(move || {
+    let full = i64::try_from(read).is_ok_and(|count| count == WINDOW);
+    seen.batches.extend(batches);
+    let confirming = config.confirming();
+    let plan = move || {
+        let (mut input, ways) = (input, paths.predict());
+        input.count_crawls(&ways);
         let decisions = input.decided(&admission, confirming, |task| ways.candidates(task));
         (input, admission, decisions)
-    });
-    let (input, mut admission, PlanDecisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
-    let mut tx = scheduler.begin().await?;
-    let tasks: Vec<TaskId> = input.waiting.iter().map(|task| task.task).collect();
-    let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
-    decided.retain(|decided| waiting.contains(&tasks[decided.job]));
-    unsure.retain(|wanted: &ConfirmationRequest| waiting.contains(&wanted.task));
-    let cap = scheduler.config.politeness.crawls_at_address;
-    let max_age = scheduler.config.measure.site_max_age;
-    confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
-    wanted |= !unsure.is_empty();
-    let (chosen, unmet) = input.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
-    tx.commit().await.context("commit planned tasks")?;
+    };
+    let (input, admission, decisions) = scheduler.compute(plan).await?;
+    let carried_out = {
+        let (input, admission, decisions) = (&input, &admission, &decisions);
+        let store = scheduler.tx("plan tasks", |tx| carry_out(tx, config, input, admission, decisions).boxed());
+        store.await?
+    };
+    let CarriedOut { admission, chosen, unmet, decided, unsure, waiting } = carried_out;
+    let wanted = wanted || unsure;
     tracing::debug!(tasks = input.waiting.len(), agents = chosen.len(), "planned tasks");
     if wanted {
         scheduler.wakes.confirm.notify_one();
@@ -177,9 +242,9 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     scheduler.wakes.wake_agents(chosen);
     // The undecided tasks wait until slots become free. An agent that is admitted to none of these
     // tasks may be idle.
-    seen.decided |= !decided.is_empty();
-    seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
-    seen.first = seen.first.into_iter().chain(first).min();
+    seen.decided |= decided;
+    seen.moved |= seen.decided || unmet || wanted || waiting < read;
+    seen.first = seen.first.into_iter().chain(decisions.first).min();
     seen.wanted.extend(input.wanted(&admission));
     let spare = input.agents.iter().any(|agent| !seen.wanted.contains(agent));
     seen.idles = spare && !seen.decided;

@@ -7,29 +7,27 @@
 //! agent if the crawl ends before the lease is returned, or if the agent does not receive or
 //! support the preemption.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use anyhow::Context;
-use sqlx::{Postgres, Transaction};
+use futures_util::FutureExt as _;
 
 use crate::config::Draws;
 use crate::model::{AgentId, SiteId, TaskId};
-use crate::store::agents;
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::past_crawls_and_site_facts;
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines_and_contradictions;
+use crate::store::{Tx, agents};
 use crate::strategy::candidate_and_site::SiteFacts;
 use crate::strategy::preemption::{self, UnderWay};
-use crate::strategy::{speeds, usual_size, with_speeds};
+use crate::strategy::{Crawl, speeds, usual_size, with_speeds};
 
-use super::distances::Known;
+use super::distances::DistanceInput;
 use crate::jobs::assign::exclusions_and_holds::Admission;
 
 use crate::jobs::leadership::Leader;
-use crate::jobs::refined_map::CurrentMap;
+use crate::jobs::predictor::Predictor;
 
 /// Maximum number of crawls considered in a pass, the longest-running first. The maximum is small
 /// because computing the distances of a site takes half a millisecond.
@@ -43,92 +41,105 @@ const RESERVATION: Duration = Duration::from_secs(90);
 
 /// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
 /// Reads almost nothing if every crawl began recently, no slot is idle, or there is an alarm.
-pub(super) async fn run(
-    scheduler: &Leader,
-    mut tx: Transaction<'static, Postgres>,
-    map: Option<Arc<CurrentMap>>,
-    wanted: &BTreeSet<AgentId>,
-) -> anyhow::Result<()> {
-    let crawls = preemptions::under_way(&mut tx, preemption::LEAST_UNDER_WAY, LOOKED_AT).await;
-    let crawls = crawls.context("read crawls under way")?;
-    if crawls.is_empty() || quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?.is_some() {
+pub(super) async fn run(scheduler: &Leader, predictor: &Predictor, wanted: &BTreeSet<AgentId>) -> anyhow::Result<()> {
+    let read = scheduler.tx("read crawls under way", |tx| PreemptInput::read(tx, predictor, wanted).boxed());
+    let Some(input) = read.await? else { return Ok(()) };
+    let moves = scheduler.compute(move || input.moves()).await?;
+    if moves.is_empty() {
         return Ok(());
     }
-    let agents = agents_and_loads::available(&mut tx).await.context("read available agents")?;
-    let mut free = idle(&mut tx, &agents).await?;
-    free.retain(|agent, _| !wanted.contains(agent));
-    if free.values().all(|slots| *slots == 0) {
-        return Ok(());
-    }
-    let lasting = lasting(&mut tx, scheduler, &crawls, &agents, map).await?;
-    let under_way: Vec<UnderWay> = lasting.iter().map(|(_, under_way)| under_way.clone()).collect();
-    let mut told = Vec::new();
-    for one in preemption::moves(&under_way, &free) {
-        let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
-        if preemptions::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
-            told.push((crawl, one));
+    let moves = &moves;
+    let ask = scheduler.tx("ask for slow crawls", |tx| {
+        async move {
+            let mut told = Vec::new();
+            for (crawl, one) in moves {
+                if preemptions::ask(tx, crawl, one.to, one.here, one.there).await? {
+                    told.push((crawl, one));
+                }
+            }
+            let known = if told.is_empty() { BTreeMap::new() } else { agents::places(tx).await? };
+            Ok((told, known))
         }
+        .boxed()
+    });
+    let (told, known) = ask.await?;
+    let named = |agent| known.get(&agent).map(|agent| agent.name.as_str());
+    for (crawl, one) in &told {
+        let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
+        let (agent, to) = (named(crawl.agent), named(one.to));
+        tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there,
+            "an agent is asked to hand a slow crawl back");
     }
-    if !told.is_empty() {
-        let known = agents::places(&mut tx).await.context("read the agents' names")?;
-        let named = |agent| known.get(&agent).map(|agent| agent.name.as_str());
-        for (crawl, one) in &told {
-            let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
-            let (agent, to) = (named(crawl.agent), named(one.to));
-            tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there,
-                "an agent is asked to hand a slow crawl back");
-        }
-    }
-    tx.commit().await.context("commit preemptions")?;
     scheduler.wakes.wake_agents(told.iter().map(|(crawl, _)| crawl.agent));
     Ok(())
 }
 
-/// For each agent, the number of slots in which a crawl could begin, excluding slots that are
-/// reserved for preempted crawls.
-async fn idle(
-    tx: &mut Transaction<'static, Postgres>,
-    agents: &[AvailableAgent],
-) -> anyhow::Result<BTreeMap<AgentId, u32>> {
-    let reserved = preemptions::reserved_slots(tx, RESERVATION).await.context("read the reserved slots")?;
-    let free = |agent: &AvailableAgent| {
-        let taken = agent.load.saturating_add(reserved.get(&agent.agent).copied().unwrap_or_default());
-        (agent.agent, agent.capacity.saturating_sub(taken))
-    };
-    Ok(agents.iter().map(free).collect())
+/// What a pass reads.
+struct PreemptInput {
+    crawls: Vec<preemptions::UnderWay>,
+    agents: Vec<AvailableAgent>,
+    /// For each agent, the number of slots in which a crawl could begin, excluding slots that are
+    /// reserved for preempted crawls.
+    free: BTreeMap<AgentId, u32>,
+    distances: DistanceInput,
+    facts: HashMap<TaskId, SiteFacts>,
+    /// What the agents' crawls tell of the agents' speeds.
+    taught: HashMap<AgentId, Vec<Crawl>>,
+    admission: Admission,
 }
 
-/// The facts about each of these crawls and about the agents that may take it over. Omits a crawl
-/// if its agent is not in `agents`, because distances are read only for `agents`.
-async fn lasting<'a>(
-    tx: &mut Transaction<'static, Postgres>,
-    scheduler: &Leader,
-    crawls: &'a [preemptions::UnderWay],
-    agents: &[AvailableAgent],
-    map: Option<Arc<CurrentMap>>,
-) -> anyhow::Result<Vec<(&'a preemptions::UnderWay, UnderWay)>> {
-    let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
-    let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
-    let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
-    let known = Known::read(tx, &scheduler.maps, &sites, agents, map).await?;
-    let facts = past_crawls_and_site_facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
-    let taught = past_crawls_and_site_facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
-    let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
-    let (speeds, usual) = (speeds(&taught), usual_size(&taught));
-    let lasting = crawls.iter().filter_map(|crawl| {
-        let mut candidates = with_speeds(known.candidates(crawl.site, agents, Draws::Balanced), &speeds);
-        let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;
-        candidates.retain(|one| admission.admits(crawl.batch, one.agent) && !crawl.crashed_at.contains(&one.agent));
-        let facts: &SiteFacts = facts.get(&crawl.task)?;
-        let mut work = facts.whole(usual);
-        let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
-        // The site's rate limit applies to every agent.
-        work.interval = work.interval.max(crawl.interval.unwrap_or_default());
-        let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
-        let (fetched, sized) = (crawl.fetched, facts.size.is_some());
-        Some((crawl, UnderWay { took, takes, at_most, most_pages, work, sized, fetched, here, elsewhere: candidates }))
-    });
-    Ok(lasting.collect())
+impl PreemptInput {
+    /// `None` if no crawl can be preempted.
+    async fn read(tx: &mut Tx<'_>, predictor: &Predictor, wanted: &BTreeSet<AgentId>) -> anyhow::Result<Option<Self>> {
+        let crawls = preemptions::under_way(tx, preemption::LEAST_UNDER_WAY, LOOKED_AT).await?;
+        if crawls.is_empty() || quarantines_and_contradictions::alarm(tx).await?.is_some() {
+            return Ok(None);
+        }
+        let agents = agents_and_loads::available(tx).await?;
+        let reserved = preemptions::reserved_slots(tx, RESERVATION).await?;
+        let free = |agent: &AvailableAgent| {
+            let taken = agent.load.saturating_add(reserved.get(&agent.agent).copied().unwrap_or_default());
+            (agent.agent, agent.capacity.saturating_sub(taken))
+        };
+        let mut free: BTreeMap<AgentId, u32> = agents.iter().map(free).collect();
+        free.retain(|agent, _| !wanted.contains(agent));
+        if free.values().all(|slots| *slots == 0) {
+            return Ok(None);
+        }
+        let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
+        let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
+        let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+        let distances = DistanceInput::read(tx, predictor, &sites, &agents).await?;
+        let facts = past_crawls_and_site_facts::of_tasks(tx, &tasks).await?;
+        let taught = past_crawls_and_site_facts::crawls(tx, &ids).await?;
+        let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
+        Ok(Some(Self { crawls, agents, free, distances, facts, taught, admission }))
+    }
+
+    /// The crawls to preempt.
+    fn moves(self) -> Vec<(preemptions::UnderWay, preemption::CrawlMove)> {
+        let Self { crawls, agents, free, distances, facts, taught, admission } = self;
+        let known = distances.predict();
+        let (speeds, usual) = (speeds(&taught), usual_size(&taught));
+        // Omits a crawl if its agent is not in `agents`, because distances are read only for
+        // `agents`.
+        let lasting = crawls.into_iter().filter_map(|crawl| {
+            let mut candidates = with_speeds(known.candidates(crawl.site, &agents, Draws::Balanced), &speeds);
+            let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;
+            candidates.retain(|one| admission.admits(crawl.batch, one.agent) && !crawl.crashed_at.contains(&one.agent));
+            let facts: &SiteFacts = facts.get(&crawl.task)?;
+            let mut work = facts.whole(usual);
+            let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
+            // The site's rate limit applies to every agent.
+            work.interval = work.interval.max(crawl.interval.unwrap_or_default());
+            let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
+            let (fetched, sized, elsewhere) = (crawl.fetched, facts.size.is_some(), candidates);
+            Some((crawl, UnderWay { took, takes, at_most, most_pages, work, sized, fetched, here, elsewhere }))
+        });
+        let (lasting, under_way): (Vec<_>, Vec<UnderWay>) = lasting.unzip();
+        let moves = preemption::moves(&under_way, &free).into_iter();
+        moves.filter_map(|one| Some((lasting.get(one.crawl)?.clone(), one))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -190,7 +201,7 @@ mod tests {
         }
 
         async fn hands_back(&self) -> bool {
-            let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
+            let mut tx = crate::store::fixtures::begin(&self.trial.scheduler.pool).await;
             let back = preemptions::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
             tx.commit().await.expect("commit");
             back

@@ -13,19 +13,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Context;
 use chrono::{DateTime, Utc};
+use futures_util::FutureExt as _;
 use sqlx::PgConnection;
 
 use crate::gnp::{self, ELECTION_SEED, Embedding, FEWEST_LANDMARKS, Mesh, Nominee};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
 use crate::model::AgentId;
-use crate::store::Error;
 use crate::store::agents::{self, Agent};
+use crate::store::embeddings::landmarks::LostLandmark;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::measurements::{self, MeshMeasurement, quarantines_and_contradictions};
 use crate::store::settings;
+use crate::store::{Error, Tx};
 
 /// A landmark is fitted only if its round trips with at least this many other landmarks are known.
 const FEWEST_PARTNERS: usize = 2;
@@ -113,10 +114,7 @@ fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
 }
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    let after = scheduler.config.landmarks.replace_after;
-    let mut tx = scheduler.begin().await?;
-    let replaced = replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
-    tx.commit().await.context("commit the replacement")?;
+    let replaced = replace_lost(scheduler, scheduler.config.landmarks.replace_after).await?;
     let Some(replaced) = replaced else { return Ok(()) };
     let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
     let Some(elected) = replaced.elected else {
@@ -141,39 +139,74 @@ struct Replacement {
     elected: Option<String>,
 }
 
+/// What the election of a replacement depends on.
+struct Vacancy {
+    lost: LostLandmark,
+    /// All landmarks, including the lost one.
+    present: Vec<AgentId>,
+    agents: Vec<Agent>,
+    mesh: Mesh,
+}
+
+impl Vacancy {
+    async fn read(tx: &mut Tx<'_>, after: Duration) -> anyhow::Result<Option<Self>> {
+        let Some(lost) = landmarks::longest_absent(tx, after).await? else { return Ok(None) };
+        let agents = agents::list(tx).await?;
+        let present = present(tx).await?;
+        let mesh = measurements::mesh(tx).await?.into_iter().collect();
+        Ok(Some(Self { lost, present, agents, mesh }))
+    }
+
+    /// Elects the replacement, and says why; `None` if no agent can replace the landmark.
+    fn elect(&self) -> Option<(AgentId, String)> {
+        let Self { lost, present, agents, mesh } = self;
+        let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
+        let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !present.contains(&agent.id);
+        let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
+        let fleet = agents.iter().filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id));
+        let fleet: Vec<Nominee> = fleet.cloned().map(Nominee::from).collect();
+        let elected = gnp::replace_landmark(mesh, &fleet, &kept, &candidates, ELECTION_SEED)?;
+        let minutes = lost.away_for.as_secs() / 60;
+        Some((elected.agent, format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason)))
+    }
+}
+
+async fn present(tx: &mut Tx<'_>) -> Result<Vec<AgentId>, Error> {
+    Ok(landmarks::list(tx).await?.into_iter().map(|landmark| landmark.agent).collect())
+}
+
 /// Replaces an elected landmark with a newly elected agent if the landmark has been disconnected
 /// for at least `after`. If several landmarks are lost, replaces only the one that has been
-/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers call this
-/// function at once, only the first replaces the landmark; the second then finds that this landmark
-/// is no longer lost.
-async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, Error> {
-    // Usually no landmark is lost, and then this check avoids the lock.
-    if landmarks::longest_absent(conn, after).await?.is_none() {
-        return Ok(None);
+/// disconnected longest. Returns `None` if no landmark is lost, or if the landmarks changed during
+/// the election.
+async fn replace_lost(scheduler: &Leader, after: Duration) -> anyhow::Result<Option<Replacement>> {
+    let read = scheduler.tx("look for lost landmarks", |tx| Vacancy::read(tx, after).boxed());
+    let Some(vacancy) = read.await? else { return Ok(None) };
+    let elect = move || {
+        let elected = vacancy.elect();
+        (vacancy, elected)
+    };
+    let (vacancy, elected) = scheduler.compute(elect).await?;
+    let Vacancy { lost, present: before, agents, .. } = &vacancy;
+    if let Some((agent, reason)) = &elected {
+        let replace = scheduler.tx("replace a lost landmark", |tx| {
+            async move {
+                let locked = settings::lock(tx).await?;
+                let still = landmarks::longest_absent(tx, after).await?.is_some_and(|still| still.agent == lost.agent);
+                if !still || present(tx).await? != *before {
+                    return Ok(false);
+                }
+                Ok(landmarks::replace_lost(tx, &locked, lost.agent, *agent, reason).await?)
+            }
+            .boxed()
+        });
+        if !replace.await? {
+            return Ok(None);
+        }
     }
-    settings::lock(conn).await?;
-    let Some(lost) = landmarks::longest_absent(conn, after).await? else { return Ok(None) };
-    let agents = agents::list(conn).await?;
-    let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-    let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
-    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !present.contains(&agent.id);
-    let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
-    let fleet: Vec<Nominee> = agents
-        .iter()
-        .filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id))
-        .cloned()
-        .map(Nominee::from)
-        .collect();
-    let mesh: Mesh = measurements::mesh(conn).await?.into_iter().collect();
-    let elected = gnp::replace_landmark(&mesh, &fleet, &kept, &candidates, ELECTION_SEED);
     let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
-    if let Some(elected) = &elected {
-        let minutes = lost.away_for.as_secs() / 60;
-        let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
-        landmarks::replace_lost(conn, lost.agent, elected.agent, &reason).await?;
-    }
-    let elected = elected.and_then(|elected| name(elected.agent));
-    Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))
+    let elected = elected.and_then(|(agent, _)| name(agent));
+    Ok(Some(Replacement { lost: lost.name.clone(), away_for: lost.away_for, elected }))
 }
 
 #[cfg(test)]

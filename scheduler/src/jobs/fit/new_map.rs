@@ -3,20 +3,20 @@
 //!
 //! A pass discards the new embedding if another one was stored since the fit began.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sqlx::{PgConnection, Postgres, Transaction};
+use futures_util::FutureExt as _;
 
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, PlainSwitches, Quality};
+use crate::jobs::fit::drift::{Drift, DriftInput, may_be_enough};
 use crate::jobs::fit::landmarks::MeshState;
 use crate::jobs::fit::trust;
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::Fleet;
-use crate::model::{AgentId, EmbeddingEpoch};
-use crate::store::Error;
+use crate::model::EmbeddingEpoch;
+use crate::store::Tx;
 use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
 use crate::store::measurements::reach::{self, ReachFailure};
 use crate::store::measurements::{self, MeshMeasurement};
@@ -35,18 +35,6 @@ const JUDGED_EVERY: Duration = Duration::from_secs(60);
 /// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
 /// the last fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift (the growth of the map's error since the fit) is judged if at least `1 / FRESH_SHARE` of
-/// the measured pairs of agents are newer than the fit. Fewer pairs could all have been measured
-/// during one minute of unusual delays, which is not drift.
-const FRESH_SHARE: usize = 4;
-/// Minimum number of newer pairs for judging drift. A median over fewer pairs would mean little.
-const FEWEST_FRESH: usize = 10;
-/// The map has drifted only if its median error over the newer pairs is at least this many times
-/// its median error at the fit.
-const DRIFT_FACTOR: f64 = 1.5;
-/// The map has drifted only if its median error has also risen by at least this much. The fit error
-/// of a steady network is near zero, so `DRIFT_FACTOR` alone would be reached too easily.
-const DRIFT_ABOVE: f64 = 0.01;
 /// Maximum number of newly joined agents listed by name in the reason for a fit. Further agents are
 /// only counted.
 const NAMED: usize = 3;
@@ -69,8 +57,6 @@ pub struct Fit {
     /// When the map's drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
     patience: Duration,
-    /// Whether an operator's request for a fit was open when the pass began.
-    asked: AtomicBool,
 }
 
 impl Fit {
@@ -81,44 +67,24 @@ impl Fit {
             due_since: Mutex::new(None),
             judged: Mutex::new(None),
             patience: PATIENCE,
-            asked: AtomicBool::new(false),
         }
     }
 
-    /// Runs a pass. If it may have answered an operator's request, wakes the calls that wait for it.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let passed = self.pass().await;
-        if self.asked.swap(false, Ordering::Relaxed) {
-            self.scheduler.wakes.fitted.notify_one();
-        }
-        passed
-    }
-
-    async fn pass(&self) -> anyhow::Result<()> {
-        prune(&self.scheduler).await?;
-        let mut tx = self.scheduler.begin().await?;
-        let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
-        self.asked.store(asked, Ordering::Relaxed);
-        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
-        let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
-        if mesh_state.landmarks.len() < FEWEST_LANDMARKS {
-            if !asked {
-                return Ok(());
-            }
-            let trouble = reach::trouble(&mut tx).await.context("read who does not reach whom")?;
-            let unmeasured = measurements::mesh(&mut tx).await.context("read the mesh")?.is_empty();
-            return refuse(tx, &too_few(&fleet, &mesh_state, trouble.as_ref(), unmeasured)).await;
-        }
-        let max_age = self.scheduler.config.measure.mesh_max_age;
-        let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
-        let wanted = settings::dimensions(&mut tx).await.context("read the settings")?;
-        let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
+        let scheduler = &self.scheduler;
+        prune(scheduler).await?;
+        let max_age = scheduler.config.measure.mesh_max_age;
+        let now = Instant::now();
+        let survey = scheduler.tx("survey the map", |tx| Survey::read(tx, max_age, || self.may_judge(now)).boxed());
+        let Survey { asked, mesh_state, newest, wanted, drift } = match survey.await? {
+            Ok(survey) => survey,
+            Err(TooFewLandmarks { why: Some(why) }) => return self.refuse(&why).await,
+            Err(TooFewLandmarks { why: None }) => return Ok(()),
+        };
         let dimensions = gnp::dimensions_of_fit(mesh_state.landmarks.len(), wanted);
-        let drift = match &newest {
-            Some(newest) if may_be_enough(newest) && self.may_judge(Instant::now()) => {
-                Drift::survey(&mut tx, newest).await.context("survey the drift")?
-            }
-            _ => None,
+        let drift = match drift {
+            Some(input) => scheduler.compute(move || input.measure()).await?,
+            None => None,
         };
         let Some(reason) = reason(&mesh_state, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -127,24 +93,23 @@ impl Fit {
         if !asked && self.waits_for(&mesh_state) {
             return Ok(());
         }
-        let mesh = measurements::mesh(&mut tx).await.context("read the mesh")?;
+        let read = scheduler.tx("read the mesh", |tx| async move { Ok(measurements::mesh(tx).await?) }.boxed());
+        let mesh = read.await?;
         if !asked && self.has_refused(&mesh) {
             return Ok(());
         }
-        tx.commit().await.context("end reading")?;
-        let review = trust::review(&self.scheduler).await.context("judge the agents")?;
+        let review = trust::review(scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
             // The last good embedding stays. No fit is tried again until there are new
             // measurements, or until the operator requests a fit.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
-            return refuse(self.scheduler.begin().await?, &alarm).await;
+            return self.refuse(&alarm).await;
         }
         if review.changed {
             // A quarantine began or ended, so the set of agents whose measurements are used has
             // changed. The next pass reads the mesh again.
             return Ok(());
         }
-        let mut tx = self.scheduler.begin().await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
             let landmarks = mesh_state.landmarks.len();
             tracing::warn!(
@@ -154,10 +119,11 @@ impl Fit {
                 "the dimensions need more landmarks than can be fitted"
             );
         }
-        let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
-        let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
-        tx.commit().await.context("commit the epoch")?;
-        let switches = PlainSwitches::of(self.scheduler.config.map);
+        let draw = scheduler.tx("draw an epoch", |tx| {
+            async move { Ok((embeddings::latest(tx).await?, embeddings::next_epoch(tx).await?)) }.boxed()
+        });
+        let (former, epoch) = draw.await?;
+        let switches = PlainSwitches::of(scheduler.config.map);
         let due = DueFit { reason, switches, epoch, dimensions, mesh_state, mesh, newest, former };
         self.fit(due).await
     }
@@ -170,27 +136,31 @@ impl Fit {
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.mesh.clone();
-        let solved = tokio::task::spawn_blocking(move || due.solve()).await.context("run the fit")?;
-        let solved = match solved {
+        let solved = match self.scheduler.compute(move || due.solve()).await? {
             Ok(solved) => solved,
             Err((error, mesh)) => {
                 *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
-                refuse(self.scheduler.begin().await?, &error.to_string()).await?;
+                self.refuse(&error.to_string()).await?;
                 return Err(error).context("fit the landmarks");
             }
         };
         if let Err(untrusted) = gnp::check_fit(&solved.embedding, last_good) {
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(fitted_on);
-            refuse(self.scheduler.begin().await?, &untrusted.to_string()).await?;
+            self.refuse(&untrusted.to_string()).await?;
             return Err(untrusted.into());
         }
-        let mut tx = self.scheduler.begin().await?;
-        let taken = embeddings::take_over(&mut tx, &solved, former).await.context("store the embedding")?;
-        if taken {
-            embeddings::answer_fit(&mut tx, as_of).await.context("answer the request for a fit")?;
-        }
-        tx.commit().await.context("commit the embedding")?;
-        if taken {
+        let fitted = &solved;
+        let take_over = self.scheduler.tx("take over a map", |tx| {
+            async move {
+                let taken = embeddings::take_over(tx, fitted, former).await?;
+                if taken {
+                    embeddings::answer_fit(tx, as_of).await?;
+                }
+                Ok(taken)
+            }
+            .boxed()
+        });
+        if take_over.await? {
             let embedding = &solved.embedding;
             tracing::info!(
                 embedding.epoch = %embedding.epoch(),
@@ -201,7 +171,16 @@ impl Fit {
                 "a new embedding is in use"
             );
             self.scheduler.wakes.locate.notify_one();
+            self.scheduler.wakes.fitted.notify_one();
         }
+        Ok(())
+    }
+
+    /// Stores why the fit failed, as the answer to the operator who requested the fit.
+    async fn refuse(&self, why: &str) -> anyhow::Result<()> {
+        let refuse = self.scheduler.tx("refuse a fit", |tx| async move { Ok(embeddings::refuse_fit(tx, why).await?) }.boxed());
+        refuse.await?;
+        self.scheduler.wakes.fitted.notify_one();
         Ok(())
     }
 
@@ -228,51 +207,50 @@ impl Fit {
     }
 }
 
-/// How well the newest embedding predicts the round trips measured after its fit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Drift {
-    /// Median error over the pairs measured after the fit, as in `gnp::Quality`.
-    now: f64,
-    /// Median error over the mesh on which the embedding was fitted.
-    fitted: f64,
+/// What decides whether the map must be fitted again.
+struct Survey {
+    /// Whether the operator requested a fit.
+    asked: bool,
+    mesh_state: MeshState,
+    newest: Option<Newest>,
+    /// The dimensions that the operator set.
+    wanted: Option<usize>,
+    /// `None` if the drift need not be judged now.
+    drift: Option<DriftInput>,
 }
 
-impl Drift {
-    /// Measures the drift; `None` if too little was measured after the fit.
-    async fn survey(conn: &mut PgConnection, newest: &Newest) -> Result<Option<Self>, Error> {
-        let fresh = embeddings::pairs_measured_since(conn, newest.created_at).await?;
-        let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
-        if embedding.epoch() != newest.epoch {
-            return Ok(None);
+/// There are too few landmarks for a map.
+struct TooFewLandmarks {
+    /// The reason, if the operator requested a fit.
+    why: Option<String>,
+}
+
+impl Survey {
+    async fn read(
+        tx: &mut Tx<'_>,
+        max_age: Duration,
+        may_judge: impl Fn() -> bool + Send,
+    ) -> anyhow::Result<Result<Self, TooFewLandmarks>> {
+        let asked = embeddings::fit_request(tx).await? == FitRequest::Open;
+        let fleet = Fleet::read(tx).await?;
+        let mesh_state = MeshState::survey(tx, &fleet).await?;
+        if mesh_state.landmarks.len() < FEWEST_LANDMARKS {
+            if !asked {
+                return Ok(Err(TooFewLandmarks { why: None }));
+            }
+            let trouble = reach::trouble(tx).await?;
+            let unmeasured = measurements::mesh(tx).await?.is_empty();
+            let why = too_few(&fleet, &mesh_state, trouble.as_ref(), unmeasured);
+            return Ok(Err(TooFewLandmarks { why: Some(why) }));
         }
-        let mesh: Mesh = measurements::mesh(conn).await?.into_iter().collect();
-        Ok(Self::between(&embedding, &mesh, newest.mesh_error, |pair| fresh.contains(&pair)))
+        let newest = embeddings::newest(tx, max_age).await?;
+        let wanted = settings::dimensions(tx).await?.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
+        let drift = match &newest {
+            Some(newest) if may_be_enough(newest) && may_judge() => DriftInput::read(tx, newest).await?,
+            _ => None,
+        };
+        Ok(Ok(Self { asked, mesh_state, newest, wanted, drift }))
     }
-
-    fn between(
-        embedding: &Embedding,
-        mesh: &Mesh,
-        fitted: f64,
-        is_fresh: impl Fn((AgentId, AgentId)) -> bool,
-    ) -> Option<Self> {
-        let all = Quality::of(embedding, mesh).residuals().len();
-        let fresh = Quality::among(embedding, mesh, |a, b| is_fresh((a, b)));
-        let enough = fresh.residuals().len() >= FEWEST_FRESH.max(all.div_ceil(FRESH_SHARE));
-        fresh.median_error().filter(|_| enough).map(|now| Self { now, fitted })
-    }
-
-    fn is_large(self) -> bool {
-        self.now >= self.fitted * DRIFT_FACTOR && self.now >= self.fitted + DRIFT_ABOVE
-    }
-}
-
-/// Whether enough pairs of agents may have been measured since the fit to judge the drift. The row
-/// counts suffice, and the mesh need not be read, because a pair has at most two rows in the mesh,
-/// and a pair measured since the fit has at least one row newer than the fit.
-fn may_be_enough(newest: &Newest) -> bool {
-    let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
-    let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));
-    newer >= FEWEST_FRESH && newer * FRESH_SHARE * 2 >= rows
 }
 
 /// Why the map must be fitted again; `None` if it need not be.
@@ -347,12 +325,6 @@ impl DueFit {
     }
 }
 
-/// Stores why the fit failed, as the answer to the operator who requested the fit.
-async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
-    embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
-    tx.commit().await.context("commit the refusal")
-}
-
 /// Explains to the operator why no map can be fitted. `unmeasured` is true if no agent has measured
 /// another agent.
 fn too_few(fleet: &Fleet, mesh_state: &MeshState, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
@@ -374,9 +346,9 @@ fn too_few(fleet: &Fleet, mesh_state: &MeshState, trouble: Option<&ReachFailure>
 
 /// Deletes placements and embeddings that no site needs any more.
 async fn prune(scheduler: &Leader) -> anyhow::Result<()> {
-    let mut tx = scheduler.begin().await?;
-    let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
-    tx.commit().await.context("commit what was forgotten")?;
+    let prune = scheduler
+        .tx("forget old maps", |tx| async move { Ok(embeddings::prune(tx, KEPT, FORGOTTEN_PER_PASS).await?) }.boxed());
+    let gone = prune.await?;
     if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
         scheduler.wakes.fit.notify_one();
     }
@@ -391,7 +363,8 @@ mod tests {
 
     use crate::gnp::Placement;
     use crate::jobs::fixtures::Trial;
-    use crate::model::Rtt;
+    use crate::model::{AgentId, Rtt};
+    use crate::store::fixtures;
     use crate::store::schedulers::Role;
 
     use super::*;
@@ -508,7 +481,7 @@ mod tests {
         let trial = Trial::new(pool, 4).await;
         trial.mesh(&trial.agents).await;
         let first = trial.fitted().await.expect("an embedding");
-        let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
+        let mut tx = fixtures::begin(&trial.scheduler.pool).await;
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
         let reason = "late".to_owned();
         let late = NewEmbedding { embedding: first, as_of, reason, mesh_error: None, median_move: None };

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
+use futures_util::FutureExt as _;
 
 use crate::gnp::Mesh;
 use crate::gnp::trust::{CONSISTENT, PROBATION_AGE, PROBATION_SITES, is_consistent};
 use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Trust, TrustEvidence, judge};
 use crate::model::geo::{Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
+use crate::store::Tx;
 use crate::store::agents::{self, AgentPlace};
 use crate::store::embeddings::landmarks;
 use crate::store::measurements::{self, orders, quarantines_and_contradictions};
@@ -44,45 +45,47 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 /// some sites again. The results are used only to judge these agents.
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
-    let mut tx = scheduler.begin().await?;
-    let sites =
-        quarantines_and_contradictions::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
-    let due = quarantines_and_contradictions::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
-        .await
-        .context("find whom to ask again")?;
     let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-    let asked = orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
-    tx.commit().await.context("commit what is asked again")?;
+    let ask = scheduler.tx("ask agents again", |tx| {
+        async move {
+            let sites = quarantines_and_contradictions::judged_sites(tx, SITES).await?;
+            let due = quarantines_and_contradictions::on_probation(tx, &sites, PROBATION_SITES, PROBATION_AGE).await?;
+            Ok(orders::order_sites(tx, &due, lifetime).await?)
+        }
+        .boxed()
+    });
+    let asked = ask.await?;
     scheduler.wakes.wake_agents(asked);
     Ok(())
 }
 
 /// Judges every agent by the stored measurements, and stores the results.
 pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
-    let mut tx = scheduler.begin().await?;
-    let mesh: Mesh = measurements::mesh_of_all(&mut tx).await.context("read the mesh")?.into_iter().collect();
-    let chosen_sites =
-        quarantines_and_contradictions::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
-    let sites = quarantines_and_contradictions::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
-        .await
-        .context("read the sites' measurements")?;
-    let mut chosen: Vec<AgentId> =
-        landmarks::list(&mut tx).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
-    if chosen.is_empty() {
-        // In a small fleet every agent is a landmark.
-        chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
-    }
-    let least = least(&agents::places(&mut tx).await.context("read the agents' positions")?);
-    tx.commit().await.context("end reading")?;
+    let read = scheduler.tx("read what agents reported", |tx| {
+        async move {
+            let mesh: Mesh = measurements::mesh_of_all(tx).await?.into_iter().collect();
+            let judged = quarantines_and_contradictions::judged_sites(tx, SITES).await?;
+            let sites = quarantines_and_contradictions::sites_of_all(tx, &judged, FEWEST_SITES).await?;
+            let mut chosen: Vec<AgentId> = landmarks::list(tx).await?.into_iter().map(|l| l.agent).collect();
+            if chosen.is_empty() {
+                // In a small fleet every agent is a landmark.
+                chosen = landmarks::connected(tx).await?.iter().map(|connected| connected.agent).collect();
+            }
+            Ok((mesh, sites, chosen, agents::places(tx).await?))
+        }
+        .boxed()
+    });
+    let (mesh, sites, mut chosen, places) = read.await?;
     let known = mesh.agents();
     chosen.retain(|landmark| known.contains(landmark));
     let judgement = if known.len() < FEWEST_AGENTS {
         None
     } else {
-        let passed = tokio::task::spawn_blocking(move || {
+        let judge = move || {
+            let least = least(&places);
             judge(&TrustEvidence { mesh: &mesh, landmarks: &chosen, sites: &sites, least: &least })
-        });
-        Some(passed.await.context("judge the agents")?)
+        };
+        Some(scheduler.compute(judge).await?)
     };
     store_verdicts(scheduler, judgement.as_ref()).await
 }
@@ -105,59 +108,79 @@ fn least(agents: &BTreeMap<AgentId, AgentPlace>) -> BTreeMap<(AgentId, AgentId),
 }
 
 async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> anyhow::Result<Review> {
-    let mut tx = scheduler.begin().await?;
     let Some(judgement) = judgement else {
-        let alarm = quarantines_and_contradictions::alarm(&mut tx).await.context("read the alarm")?;
-        return Ok(Review { changed: false, alarm });
+        let read = scheduler
+            .tx("read the alarm", |tx| async move { Ok(quarantines_and_contradictions::alarm(tx).await?) }.boxed());
+        return Ok(Review { changed: false, alarm: read.await? });
     };
-    let mut changed = false;
-    let mut held_anew = Vec::new();
-    for (&agent, finding) in judgement.findings() {
-        if finding.trust == Trust::Quarantined
-            && quarantines_and_contradictions::hold(&mut tx, agent, finding.kind, &finding.reason)
-                .await
-                .context("store a quarantine")?
-        {
-            changed = true;
-            held_anew.push((agent, &finding.reason));
-        }
-    }
-    for held in quarantines_and_contradictions::open(&mut tx).await.context("read the quarantines")? {
-        if let Some((_, reason)) = held_anew.iter().find(|(agent, _)| *agent == held.agent) {
-            tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: its measurements are not used");
-        }
-        if is_consistent(judgement, held.agent, held.evidence)
-            && quarantines_and_contradictions::found_consistent(&mut tx, held.agent, CONSISTENT)
-                .await
-                .context("release an agent")?
-        {
-            changed = true;
-            tracing::warn!(agent.name = held.name, "an agent left quarantine: its measurements are consistent again");
-        }
-    }
     let alarm = judgement.alarm().map(|alarm| alarm.to_string());
-    match &alarm {
-        Some(reason) => {
-            if quarantines_and_contradictions::raise(&mut tx, reason).await.context("raise the alarm")? {
-                tracing::warn!(
-                    reason,
-                    "the map is not trusted: the last good embedding stays and agents are chosen at random"
-                );
-            }
-        }
-        None => {
-            if quarantines_and_contradictions::end_alarm(&mut tx).await.context("end the alarm")? {
-                tracing::warn!("the map is trusted again");
-            }
-        }
-    }
-    tx.commit().await.context("commit verdicts")?;
+    let raised = alarm.as_deref();
+    let verdicts = scheduler.tx("store verdicts", |tx| Verdicts::store(tx, judgement, raised).boxed()).await?;
+    verdicts.log(raised);
+    let changed = !verdicts.held.is_empty() || !verdicts.released.is_empty();
     if changed {
         scheduler.wakes.fit.notify_one();
         scheduler.wakes.measure.notify_one();
         scheduler.wakes.locate.notify_one();
     }
     Ok(Review { changed, alarm })
+}
+
+/// What a review changed.
+#[derive(Debug, Default)]
+struct Verdicts {
+    /// The names of the agents whose quarantine began, and why.
+    held: Vec<(String, String)>,
+    /// The names of the agents whose quarantine ended.
+    released: Vec<String>,
+    /// Whether an alarm began or ended.
+    alarm_changed: bool,
+}
+
+impl Verdicts {
+    async fn store(tx: &mut Tx<'_>, judgement: &FleetTrust, alarm: Option<&str>) -> anyhow::Result<Self> {
+        let mut verdicts = Self::default();
+        let mut held_anew = BTreeMap::new();
+        for (&agent, finding) in judgement.findings() {
+            if finding.trust == Trust::Quarantined
+                && quarantines_and_contradictions::hold(tx, agent, finding.kind, &finding.reason).await?
+            {
+                held_anew.insert(agent, finding.reason.clone());
+            }
+        }
+        for held in quarantines_and_contradictions::open(tx).await? {
+            let consistent = is_consistent(judgement, held.agent, held.evidence)
+                && quarantines_and_contradictions::found_consistent(tx, held.agent, CONSISTENT).await?;
+            if consistent {
+                verdicts.released.push(held.name.clone());
+            }
+            if let Some(reason) = held_anew.remove(&held.agent) {
+                verdicts.held.push((held.name, reason));
+            }
+        }
+        verdicts.alarm_changed = match alarm {
+            Some(reason) => quarantines_and_contradictions::raise(tx, reason).await?,
+            None => quarantines_and_contradictions::end_alarm(tx).await?,
+        };
+        Ok(verdicts)
+    }
+
+    fn log(&self, alarm: Option<&str>) {
+        for (name, reason) in &self.held {
+            tracing::warn!(agent.name = name, reason, "an agent is quarantined: its measurements are not used");
+        }
+        for name in &self.released {
+            tracing::warn!(agent.name = name, "an agent left quarantine: its measurements are consistent again");
+        }
+        match alarm {
+            _ if !self.alarm_changed => {}
+            Some(reason) => tracing::warn!(
+                reason,
+                "the map is not trusted: the last good embedding stays and agents are chosen at random"
+            ),
+            None => tracing::warn!("the map is trusted again"),
+        }
+    }
 }
 
 #[cfg(test)]

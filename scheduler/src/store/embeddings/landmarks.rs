@@ -10,9 +10,10 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SessionId};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::settings::LockedSettings;
 use crate::store::types::Interval;
+use crate::store::{Error, Tx};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landmark {
@@ -149,14 +150,20 @@ pub async fn longest_absent(conn: &mut PgConnection, after: Duration) -> Result<
 
 /// Replaces a landmark with an elected agent. Changes nothing and returns `false` if `lost` is no
 /// longer a landmark.
-pub async fn replace_lost(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
+pub async fn replace_lost(
+    tx: &mut Tx<'_>,
+    _: &LockedSettings,
+    lost: AgentId,
+    by: AgentId,
+    reason: &str,
+) -> Result<bool, Error> {
     let replaced = sqlx::query!(
         "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
         lost.get(),
         by.get(),
         reason,
     )
-    .affected(conn)
+    .affected(tx)
     .await?;
     Ok(replaced > 0)
 }
