@@ -8,5 +8,5 @@ mod sections;
 pub use landfall_toml::{Config, DEFAULT_LISTEN, parsed};
 pub use sections::{
     ConfigError, ConfirmConfig, DashboardConfig, Draws, KeepConfig, LandmarksConfig, LeaseConfig, MeasureConfig,
-    Metric, PolitenessConfig, TermConfig,
+    Metric, PolitenessConfig, PortConfig, TermConfig,
 };

@@ -7,10 +7,13 @@ mod agent_session;
 pub(crate) mod answers;
 pub(crate) mod auth;
 mod errors;
+mod listener;
 pub(crate) mod operator;
+pub mod port;
+mod responses;
 mod server;
 
+pub use listener::listen;
 pub(crate) use operator::services::OperatorServices;
 pub use operator::settings::Identity;
-pub use server::over_tls;
 pub(crate) use server::serve;

@@ -62,7 +62,8 @@ pub struct Scheduler {
     pub disk: Option<machine::disk::DiskWatch>,
     /// The answers that operators' calls and pages share.
     pub answers: Arc<grpc::answers::SharedAnswers>,
-    pub wrong_tokens: Arc<grpc::auth::WrongTokens>,
+    /// The limits of what strangers may take of this scheduler.
+    pub port: Arc<grpc::port::Port>,
 }
 
 impl Scheduler {
@@ -77,10 +78,10 @@ impl Scheduler {
             wakes: Arc::default(),
             maps: Arc::new(jobs::refined_map::MapCache::new(config.map)),
             geoip: None,
+            port: Arc::new(grpc::port::Port::new(config.port.clone())),
             config: Arc::new(config),
             disk: None,
             answers: Arc::default(),
-            wrong_tokens: Arc::default(),
         }
     }
 }

@@ -43,10 +43,10 @@ A call that fails ends with one of these codes, and with a sentence for people, 
 | `UNAUTHENTICATED` | no token, a wrong or a replaced one | no |
 | `PERMISSION_DENIED` | another machine was enrolled as this agent | no |
 | `ABORTED` | another process is connected as this agent | no |
-| `RESOURCE_EXHAUSTED` | too many wrong tokens, a full disk, or an agent that connects too often | later |
+| `RESOURCE_EXHAUSTED` | a full disk, an agent that connects too often, or a request without a secret that is too large | later |
 | `OUT_OF_RANGE` | a message is larger than its service takes: 64 KiB to 4 MiB | no |
 | `DEADLINE_EXCEEDED` | the time of the call is over, or the client stopped sending | yes |
-| `UNAVAILABLE` | the scheduler stops, or its database does not answer | yes, after a pause |
+| `UNAVAILABLE` | the scheduler stops, its database does not answer, or too many calls or wrong tokens came from this address | yes, after a pause |
 | `INTERNAL` | the scheduler failed; its log has the cause | no |
 ";
 

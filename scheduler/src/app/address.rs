@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// The HOST:PORT to which agents connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +48,20 @@ impl AdvertisedAddress {
     }
 }
 
+/// Maximum number of connections that wait until the scheduler accepts them. If more wait, a new
+/// client repeats its first packet only after a second.
+const BACKLOG: u32 = 4096;
+
+fn listen_on(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Listens on this address. The errors say what the operator can do.
-pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+pub(crate) fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    listen_on(listen).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
             "the address {listen} is already in use: stop the process that listens there, or choose another with \
              --listen"

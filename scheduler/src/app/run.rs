@@ -67,7 +67,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
         None => DataDir::default_to_run()?,
     };
     let data_dir = DataDir::lock(&data_dir)?;
-    let listener = bind(config.listen).await?;
+    let listener = bind(config.listen)?;
     let (connect, postgres) = match &config.database_url {
         Some(url) => (database_options(url)?, None),
         None => {

@@ -16,7 +16,7 @@ use crate::strategy::distance_strategies::confirmation_takes;
 
 use super::sections::{
     ConfigError, ConfirmConfig, DashboardConfig, Draws, KeepConfig, LandmarksConfig, LeaseConfig, MeasureConfig,
-    PolitenessConfig, TermConfig, crawl, value,
+    PolitenessConfig, PortConfig, TermConfig, crawl, value,
 };
 
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -51,6 +51,7 @@ pub struct Config {
     pub politeness: PolitenessConfig,
     pub keep: KeepConfig,
     pub dashboard: DashboardConfig,
+    pub port: PortConfig,
 }
 
 impl Default for Config {
@@ -72,6 +73,7 @@ impl Default for Config {
             politeness: PolitenessConfig::default(),
             keep: KeepConfig::default(),
             dashboard: DashboardConfig::default(),
+            port: PortConfig::default(),
         }
     }
 }
@@ -100,6 +102,8 @@ impl Config {
         self.confirm.check_bounds()?;
         self.politeness.check_bounds()?;
         self.keep.check_bounds()?;
+        self.port.check_bounds()?;
+        self.port.check_parts()?;
         self.lease.check_life()?;
         self.keep.check_life(&self.lease, &self.measure)
     }

@@ -332,6 +332,64 @@ section! {
 }
 
 section! {
+    /// What connections and calls may take of the scheduler. A stranger's connection is one on which
+    /// no right token or credential was presented yet. A peer is an IPv4 address, or the first 64
+    /// bits of an IPv6 address.
+    PortConfig "port" {
+        /// Maximum number of connections, 16 to 1000000. An agent has one connection. A connection
+        /// takes about 50 KB and one of the process' descriptors, of which a quarter is left to the
+        /// database and to files.
+        connections: u32 = 16_384, 16..=1_000_000;
+        /// Maximum number of connections of one peer, 4 to 1000000. All agents behind a NAT or a
+        /// balancer are one peer; the default is enough for a thousand agents and their reconnects.
+        peer_connections: u32 = 8192, 4..=1_000_000;
+        /// Maximum number of strangers' connections, 8 to 1000000. If there are more, the oldest one
+        /// of the peer with most of them is closed. An agent is a stranger for some milliseconds.
+        /// Silent sockets take little memory, and those who are cut off return at once, so a low
+        /// limit costs more processor time than it saves memory.
+        strangers: u32 = 8192, 8..=1_000_000;
+        /// Maximum number of strangers' connections of one peer, 2 to 1000000. If there are more,
+        /// the peer's oldest one is closed. The default lets a thousand agents behind one address
+        /// return while a stranger behind the same address holds five thousand sockets.
+        peer_strangers: u32 = 6144, 2..=1_000_000;
+        /// Maximum number of open calls and pages of one peer's strangers, 2 to 100000; of all
+        /// peers, 16 times as many. Further calls are refused, and agents repeat them.
+        stranger_calls: u32 = 512, 2..=100_000;
+        /// How long a stranger's connection may be without a request, 1 s to 1 day; longer than
+        /// Prometheus' usual interval.
+        stranger_idle: Duration = 90 * SECOND, SECOND..=DAY;
+        /// Maximum duration of a TLS handshake, 500 ms to 1 min. Over a satellite, a handshake takes
+        /// two seconds, and five if a packet is lost.
+        handshake: Duration = 5 * SECOND, 5 * TENTH..=MINUTE;
+        /// Maximum time from the handshake to the first whole head of a request, 500 ms to 1 min.
+        first_request: Duration = 10 * SECOND, 5 * TENTH..=MINUTE;
+        /// Maximum number of streams that a connection may have open, 16 to 10000. An agent needs
+        /// one or two, and browsers and HTTP libraries expect to get a hundred.
+        streams: u32 = 128, 16..=10_000;
+        /// Number of wrong tokens and credentials of one peer within eight seconds, 1 to 1000; others
+        /// wait. The database sees no more guesses than this.
+        wrong_secrets: u32 = 16, 1..=1000;
+    }
+}
+
+impl PortConfig {
+    /// Checks that a part of the connections is not larger than all of them.
+    pub(super) fn check_parts(&self) -> Result<(), ConfigError> {
+        let Self { connections, peer_connections, strangers, peer_strangers, .. } = *self;
+        for (key, part, name, whole) in [
+            ("port.peer_connections", peer_connections, "port.connections", connections),
+            ("port.strangers", strangers, "port.connections", connections),
+            ("port.peer_strangers", peer_strangers, "port.strangers", strangers),
+        ] {
+            if part > whole {
+                return Err(value(key, format!("at most {name} ({whole})"), part));
+            }
+        }
+        Ok(())
+    }
+}
+
+section! {
     /// How roles pass from one scheduler to another.
     TermConfig "term" {
         /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. A leader renews its

@@ -1,22 +1,21 @@
 //! Decides which calls need the operator's token, an agent's credential or neither, and checks
-//! both. Delays and logs requests with a wrong operator token.
+//! both.
 //!
 //! A token or credential is sent as `authorization: Bearer SECRET`. Only hashes of secrets are
 //! stored and compared. The gate checks the secret before any handler runs, and stores the caller
 //! in the request's extensions.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1::agent_service_server;
 use sqlx::PgConnection;
-use tokio::sync::{Mutex, Semaphore};
 use tonic::Status;
 use tonic::codegen::http::{Extensions, HeaderMap};
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic_health::pb::health_server;
 
+use super::port::connections::Connection;
+use super::port::guesses::Guess;
 use crate::machine::secret::SecretHash;
 use crate::store::agents::{self, CredentialHolder};
 use crate::store::{self, settings};
@@ -102,16 +101,15 @@ impl Credential {
     /// Finds the agent to which the credential now belongs.
     ///
     /// # Errors
-    /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an
-    /// agent that another machine has replaced.
-    pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<CredentialHolder, Status> {
+    /// For an unknown credential, a removed agent, or an agent that another machine has replaced.
+    pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<CredentialHolder, AuthError> {
         let holder = agents::by_credential(conn, &self.0).await?;
         let holder = holder.ok_or(AuthError::WrongCredential)?;
         if let Some(at) = holder.replaced_at {
-            return Err(AuthError::Replaced { name: holder.name, at }.into());
+            return Err(AuthError::Replaced { name: holder.name, at });
         }
         if holder.removed_at.is_some() {
-            return Err(AuthError::Removed(holder.name).into());
+            return Err(AuthError::Removed(holder.name));
         }
         Ok(holder)
     }
@@ -127,60 +125,20 @@ pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, AuthError> {
     Ok(SecretHash::of(secret.trim()))
 }
 
-/// Every answer to a wrong token is delayed by this time. If several answers wait, they are delayed
-/// one after another.
-const DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of requests with a wrong token that wait for their answers. Further such requests
-/// are refused at once.
-const WAITING: usize = 16;
-
-/// The queue of delayed answers to wrong tokens.
-#[derive(Debug)]
-pub struct WrongTokens {
-    delay: Duration,
-    waiting: Semaphore,
-    turn: Mutex<()>,
-}
-
-impl Default for WrongTokens {
-    fn default() -> Self {
-        Self::delaying(DELAY)
-    }
-}
-
-impl WrongTokens {
-    pub(crate) fn delaying(delay: Duration) -> Self {
-        Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
-    }
-
-    /// The answer to a request that failed the check of the operator's token. A wrong token is
-    /// answered after the delay, or at once if too many answers are already waiting. The caller
-    /// must not hold a database connection, because this function may wait for many seconds.
-    pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
-        if !matches!(refused, AuthError::WrongOperatorToken) {
-            return refused.into();
-        }
-        let Ok(_waits) = self.waiting.try_acquire() else {
-            return Status::resource_exhausted("too many wrong operator tokens: try again later");
-        };
-        tracing::warn!(peer = peer.map(|peer| peer.to_string()), "a wrong operator token");
-        let _turn = self.turn.lock().await;
-        tokio::time::sleep(self.delay).await;
-        refused.into()
+impl Guess for AuthError {
+    /// A removed agent and a former token count too, because they cause the same work.
+    fn is_wrong(&self) -> bool {
+        !matches!(self, Self::Missing | Self::Store(_))
     }
 }
 
 /// The client's address.
-pub(crate) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
-    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-    plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())
+pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Connection>().map(|connection| connection.address().ip())
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
-    use tonic::Code;
-
     use super::*;
 
     #[test]
@@ -194,20 +152,5 @@ mod tests {
         assert_eq!(with("bearer  abc "), Some(SecretHash::of("abc")));
         assert_eq!(with("Basic abc"), None);
         assert_eq!(with("abc"), None);
-    }
-
-    #[tokio::test]
-    async fn wrong_tokens_are_answered_one_by_one_and_few_may_wait() {
-        let tokens = WrongTokens::delaying(Duration::from_millis(5));
-        let began = tokio::time::Instant::now();
-        let refused = join_all((0..WAITING + 3).map(|_| tokens.refuse(AuthError::WrongOperatorToken, None))).await;
-        let wrong = refused.iter().filter(|status| status.code() == Code::Unauthenticated).count();
-        let excess = refused.iter().filter(|status| status.code() == Code::ResourceExhausted).count();
-        assert_eq!((wrong, excess), (WAITING, 3));
-        assert!(began.elapsed() >= Duration::from_millis(5) * 16, "{:?}", began.elapsed());
-        let began = tokio::time::Instant::now();
-        let slow = WrongTokens::delaying(Duration::from_secs(60));
-        slow.refuse(AuthError::Missing, None).await;
-        assert!(began.elapsed() < Duration::from_secs(30), "only wrong tokens wait");
     }
 }

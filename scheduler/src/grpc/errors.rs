@@ -239,6 +239,21 @@ pub(super) fn stopping() -> Status {
     Status::unavailable("the scheduler is stopping: try again")
 }
 
+/// The status `Unavailable`, because strangers' calls end soon. Agents repeat such a call soon.
+pub(super) fn crowded() -> Status {
+    Status::unavailable("too many calls without a right token or credential are open: try again")
+}
+
+/// The status `ResourceExhausted`, for a request that needs no secret.
+pub(super) fn oversized(most: usize) -> Status {
+    Status::resource_exhausted(format!("this request may have at most {most} bytes"))
+}
+
+/// The status `DeadlineExceeded`, because the client did not finish its request.
+pub(super) fn unfinished() -> Status {
+    Status::deadline_exceeded("the request did not end in time")
+}
+
 /// The status `DeadlineExceeded`, because the client stopped sending.
 pub(super) fn stalled() -> Status {
     Status::deadline_exceeded("the submission stalled: nothing was stored")

@@ -1,19 +1,16 @@
-//! Serves gRPC and the dashboard's pages on one port, until the scheduler shuts down: makes TLS
-//! handshakes, closes connections that do not begin a request in time, and passes each request
-//! through the gate, which refuses requests that the caller may not make.
+//! Serves gRPC and the dashboard's pages on one port, until the scheduler shuts down, and passes each
+//! request through the gate, which refuses requests that the caller may not make.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
-use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt as _};
+use axum::response::{IntoResponse as _, Response};
 use landfall_proto::v1::agent_service_server::{self, AgentServiceServer};
 use landfall_proto::v1::embedding_service_server::{self, EmbeddingServiceServer};
 use landfall_proto::v1::event_service_server::{self, EventServiceServer};
@@ -21,32 +18,25 @@ use landfall_proto::v1::fleet_service_server::{self, FleetServiceServer};
 use landfall_proto::v1::report_service_server::{self, ReportServiceServer};
 use landfall_proto::v1::site_service_server::{self, SiteServiceServer};
 use landfall_proto::v1::status_service_server::{self, StatusServiceServer};
-use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Sleep, sleep};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::service::Routes;
-use tonic::transport::Server;
-use tonic::transport::server::{Connected, TcpIncoming};
 use tonic_health::ServingStatus;
 
 use super::agent_session::{AgentDesk, MAX_AGENT_MESSAGE};
-use super::auth::{self, AllowedCallers, peer};
+use super::auth::{self, AllowedCallers};
 use super::errors;
+use super::listener::listen;
 use super::operator::services::OperatorServices;
 use super::operator::settings::Identity;
+use super::port::connections::Connection;
+use super::port::refusals::Refused;
+use super::responses::{deadline, finished, in_time};
 use crate::Scheduler;
-use crate::store;
 
-/// A connection is considered dead if the peer does not respond within the interval plus the
-/// time-out.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that a shutdown waits for streams to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
@@ -55,6 +45,11 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 4 << 20;
 /// Maximum size in bytes of a request to a service whose requests are all short.
 const MAX_SHORT_MESSAGE: usize = 64 << 10;
+/// Maximum size in bytes of a request that needs no secret: an enrolment token, or the name of a
+/// service.
+const MAX_OPEN_BODY: usize = 4 << 10;
+/// Maximum time until a whole request that needs no secret has arrived.
+const OPEN_BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The services whose state the health service reports separately.
 const SERVICES: [&str; 7] = [
@@ -90,10 +85,6 @@ pub(crate) async fn serve(
         .build_v1()
         .context("read the descriptors of the services")?;
 
-    // TCP_NODELAY is set here because the server builder's setting does not affect a listener
-    // passed to it. Without TCP_NODELAY, an order after an acknowledgement waits 40 ms for the
-    // agent's delayed ACK.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let operators = OperatorServices::new(scheduler.clone(), identity, shutdown.child_token());
     let mut services = Routes::builder();
     services
@@ -106,28 +97,16 @@ pub(crate) async fn serve(
         .add_service(ReportServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(SiteServiceServer::new(operators.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(StatusServiceServer::new(operators.clone()).max_decoding_message_size(MAX_SHORT_MESSAGE));
+    let port = Arc::clone(&scheduler.port);
     // The gate is added after all routes and fallbacks, so that every request passes through it.
     let routes =
         services.routes().into_axum_router().merge(pages(operators)).layer(from_fn_with_state(scheduler, gate));
-    let served = Server::builder()
-        .accept_http1(true)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .add_routes(routes.into());
-    let stopped = shutdown.clone().cancelled_owned();
-    let served = match tls {
-        Some(tls) => {
-            let shaken = over_tls(incoming, tls).map_ok(FirstBytes::of);
-            served.serve_with_incoming_shutdown(shaken, stopped).boxed()
-        }
-        None => served.serve_with_incoming_shutdown(incoming.map_ok(FirstBytes::of), stopped).boxed(),
-    };
     let drained = async {
         shutdown.cancelled().await;
         tokio::time::sleep(SHUTDOWN_WAIT).await;
     };
     tokio::select! {
-        served = served => served.context("serve gRPC")?,
+        () = listen(listener, tls, routes, port, shutdown.clone()) => {}
         () = drained => tracing::warn!("some streams did not end in time"),
     }
     sessions.close();
@@ -137,178 +116,77 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Passes a call on to its service if its caller may make it; otherwise answers the call itself.
+/// Passes a request on to its service or page if its caller may make it; otherwise answers the
+/// request itself.
 async fn gate(State(scheduler): State<Scheduler>, mut request: Request, next: Next) -> Response {
-    if auth::is_page(request.uri().path()) {
+    let is_page = auth::is_page(request.uri().path());
+    let connection = request.extensions().get::<Connection>().cloned();
+    let mut call = match connection.as_ref().map(Connection::call).transpose() {
+        Ok(call) => call.flatten(),
+        Err(_too_many) if is_page => return StatusCode::TOO_MANY_REQUESTS.into_response(),
+        Err(_too_many) => return errors::crowded().into_http(),
+    };
+    if is_page {
         // The dashboard checks its requests itself, and answers refused requests with pages.
-        return next.run(request).await;
+        return finished(next.run(request).await, call);
     }
+    let deadline = deadline(request.headers());
     let answering = async {
         match admit(&scheduler, &mut request).await {
-            Ok(()) => next.run(request).await,
-            Err(refused) => refused.into_http(),
+            Ok(AllowedCallers::Anybody) => {}
+            Ok(AllowedCallers::Agents | AllowedCallers::Operator) => {
+                connection.iter().for_each(Connection::vouch);
+                call = None;
+            }
+            Err(refused) => return refused.into_http(),
         }
+        next.run(request).await
     };
-    let answered = scheduler.wakes.database.while_it_answers(answering).await;
-    answered.unwrap_or_else(|| errors::away().into_http())
+    let answering = async {
+        let answered = scheduler.wakes.database.while_it_answers(answering).await;
+        answered.unwrap_or_else(|| errors::away().into_http())
+    };
+    let answer = in_time(deadline, answering).await;
+    finished(answer, call)
 }
 
-/// Checks the caller of an rpc, and stores the caller in the request's extensions.
-async fn admit(Scheduler { pool, wrong_tokens, .. }: &Scheduler, request: &mut Request) -> Result<(), Status> {
+/// Checks the caller of an rpc, and stores the caller in the request's extensions. Returns who may
+/// make this call.
+async fn admit(
+    Scheduler { db, operators, port, .. }: &Scheduler,
+    request: &mut Request,
+) -> Result<AllowedCallers, Status> {
     let callers = AllowedCallers::of(request.uri().path());
     if callers == AllowedCallers::Anybody {
-        return Ok(());
+        *request.body_mut() = open_body(request).await.inspect_err(|_| {
+            port.refusals.note(Refused::Body, auth::peer(request.extensions()));
+        })?;
+        return Ok(callers);
     }
     // The secret is parsed before any query, so that unauthenticated callers cause no database
     // work.
     let presented = auth::presented(request.headers())?;
+    let peer = auth::peer(request.extensions());
     if callers == AllowedCallers::Operator {
-        let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
-        match known {
-            Ok(operator) => drop(request.extensions_mut().insert(operator)),
-            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(request.extensions())).await),
-        }
+        let looking_up = async { auth::operator(&mut *operators.read("check operator token").await?, presented).await };
+        let operator = port.guesses.check(Refused::OperatorToken, peer, &presented, looking_up).await?;
+        request.extensions_mut().insert(operator);
     } else {
-        let mut conn = store::acquire(pool).await?;
         let credential = auth::Credential(presented);
-        let holder = credential.agent(&mut conn).await?;
+        let looking_up = async { credential.agent(&mut *db.read("check credential").await?).await };
+        let holder = port.guesses.check(Refused::Credential, peer, &presented, looking_up).await?;
         request.extensions_mut().insert(auth::Agent { holder, credential });
     }
-    Ok(())
+    Ok(callers)
 }
 
-/// Maximum time from the opening of the connection, or from the end of the TLS handshake, until the
-/// preface is complete.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1.1 request is shorter, because each
-/// contains a `Host` header.
-const PREFACE: usize = 24;
-
-/// A connection with a time limit for its first bytes.
-#[derive(Debug)]
-struct FirstBytes<S> {
-    stream: S,
-    /// The time limit, and the number of bytes read so far; `None` when enough bytes have arrived.
-    begins: Option<(Pin<Box<Sleep>>, usize)>,
-}
-
-impl<S> FirstBytes<S> {
-    pub(super) fn of(stream: S) -> Self {
-        Self::within(stream, PATIENCE)
-    }
-
-    fn within(stream: S, patience: Duration) -> Self {
-        Self { stream, begins: Some((Box::pin(sleep(patience)), 0)) }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for FirstBytes<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { stream, begins } = &mut *self;
-        let before = buffer.filled().len();
-        let read = Pin::new(stream).poll_read(context, buffer);
-        if let Some((limit, arrived)) = begins {
-            *arrived += buffer.filled().len() - before;
-            if *arrived >= PREFACE {
-                *begins = None;
-            } else if read.is_pending() {
-                ready!(limit.as_mut().poll(context));
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for FirstBytes<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
-impl<S: Connected> Connected for FirstBytes<S> {
-    type ConnectInfo = S::ConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
-    }
-}
-
-/// Maximum number of concurrent handshakes; further connections wait in the kernel's queue.
-const HANDSHAKES: usize = 1024;
-/// Maximum duration of one handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The connections from `accepted` that complete a TLS handshake. Other connections are dropped.
-/// The listener's errors are passed on.
-pub fn over_tls(
-    accepted: impl Stream<Item = io::Result<TcpStream>>,
-    config: Arc<ServerConfig>,
-) -> impl Stream<Item = io::Result<TlsStream<TcpStream>>> {
-    let acceptor = TlsAcceptor::from(config);
-    let shaken = accepted.map(move |accepted| {
-        let acceptor = acceptor.clone();
-        tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
-    });
-    // If a handshake's async task was dropped or panicked, only that connection is lost.
-    shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
-}
-
-/// Returns `None` if the handshake failed.
-async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "a TLS handshake failed");
-            None
-        }
-        Err(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn half_a_preface_ends_the_connection_and_a_slow_body_does_not() {
-        const SHORT: Duration = Duration::from_millis(50);
-        let (mut client, server) = duplex(64);
-        let mut server = FirstBytes::within(server, SHORT);
-        client.write_all(b"PRI * HTTP/2.0").await.unwrap();
-        assert_eq!(server.read_to_end(&mut Vec::new()).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-
-        let (mut client, server) = duplex(64);
-        let mut server = FirstBytes::within(server, SHORT);
-        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let mut buffer = [0; 64];
-        assert!(server.read(&mut buffer).await.unwrap() >= PREFACE);
-        assert!(tokio::time::timeout(4 * SHORT, server.read(&mut buffer)).await.is_err(), "it goes on");
+/// Reads the whole body of a request that needs no secret. Therefore a stranger's call takes little
+/// memory, and ends even if its request does not.
+async fn open_body(request: &mut Request) -> Result<Body, Status> {
+    let body = std::mem::take(request.body_mut());
+    match timeout(OPEN_BODY_PATIENCE, to_bytes(body, MAX_OPEN_BODY)).await {
+        Ok(Ok(bytes)) => Ok(bytes.into()),
+        Ok(Err(_)) => Err(errors::oversized(MAX_OPEN_BODY)),
+        Err(_) => Err(errors::unfinished()),
     }
 }

@@ -12,7 +12,7 @@
 //! cookie, although no cookie is stored. The cookie becomes invalid when the token does. Forms
 //! contain a second code, computed from the cookie.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -24,13 +24,16 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::html;
 use ring::hmac;
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Web;
 use super::page_layout::{self, Form, FormCode, PageError, Visitor, failure, see_other};
 use crate::Scheduler;
 use crate::config::DashboardConfig;
 use crate::grpc::auth::{self, peer};
+use crate::grpc::port::connections::Connection;
+use crate::grpc::port::guesses::Guess;
+use crate::grpc::port::refusals::Refused;
 use crate::machine::clock::now;
 use crate::machine::secret::{Secret, SecretHash, hex};
 use crate::store::settings::{self, OperatorTokens};
@@ -73,6 +76,11 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
     }
     let peer = peer(request.extensions());
     let visitor = visitor(web, request.headers(), peer).await.map_err(|error| refusal(api, &error))?;
+    if visitor != Visitor::Guest
+        && let Some(connection) = request.extensions().get::<Connection>()
+    {
+        connection.vouch();
+    }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
     let DashboardConfig { public, public_metrics } = web.scheduler.config.dashboard;
     let reads_freely = !changes && (public || path == "/metrics" && (public_metrics || !web.tls));
@@ -121,21 +129,62 @@ fn refusal(api: bool, error: &PageError) -> Response {
 }
 
 /// Determines who sent a request: an operator, by cookie or token, or else a guest.
-async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Visitor, PageError> {
-    let Scheduler { operators, wrong_tokens, .. } = &web.scheduler;
+async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Visitor, PageError> {
     if headers.contains_key(AUTHORIZATION) {
         let presented = auth::presented(headers).map_err(Status::from)?;
-        let known = auth::operator(&mut *operators.read("check a visitor").await?, presented).await;
-        return match known {
-            Ok(_) => Ok(Visitor::Operator(FormCode(String::new()))),
-            Err(refused) => Err(wrong_tokens.refuse(refused, peer).await.into()),
-        };
+        checked(&web.scheduler, presented, peer).await?;
+        return Ok(Visitor::Operator(FormCode(String::new())));
     }
-    let Some(cookie) = cookie(headers, cookie_name(web.tls)) else { return Ok(Visitor::Guest) };
-    let tokens = settings::operator_tokens(&mut *operators.read("check a visitor").await?).await?;
     let seconds = now().timestamp();
-    let code = keys(&tokens).find_map(|key| form_code(&key, cookie, seconds));
-    Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
+    let cookie = cookie(headers, cookie_name(web.tls));
+    let Some(cookie) = cookie.filter(|cookie| ends(cookie).is_some_and(|ends| seconds < ends)) else {
+        return Ok(Visitor::Guest);
+    };
+    let Scheduler { operators, port, .. } = &web.scheduler;
+    let looking_up = async {
+        let tokens = settings::operator_tokens(&mut *operators.read("check cookie").await?).await?;
+        keys(&tokens).find_map(|key| form_code(&key, cookie, seconds)).ok_or(CookieError::Wrong)
+    };
+    match port.guesses.check(Refused::Cookie, peer, &SecretHash::of(cookie), looking_up).await {
+        Ok(code) => Ok(Visitor::Operator(FormCode(code))),
+        // A cookie from before the token was replaced is no mistake of the browser's user.
+        Err(wrong) if wrong.code() == Code::Unauthenticated => Ok(Visitor::Guest),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+/// Checks a presented token of the operator.
+async fn checked(
+    Scheduler { operators, port, .. }: &Scheduler,
+    presented: SecretHash,
+    peer: Option<IpAddr>,
+) -> Result<auth::Operator, Status> {
+    let looking_up = async { auth::operator(&mut *operators.read("check operator token").await?, presented).await };
+    port.guesses.check(Refused::OperatorToken, peer, &presented, looking_up).await
+}
+
+/// Why a browser's cookie is of no use.
+#[derive(Debug, thiserror::Error)]
+enum CookieError {
+    #[error("the cookie is wrong: sign in again")]
+    Wrong,
+    #[error("look up the operator's token")]
+    Store(#[from] store::Error),
+}
+
+impl From<CookieError> for Status {
+    fn from(error: CookieError) -> Self {
+        match error {
+            CookieError::Wrong => Self::unauthenticated(error.to_string()),
+            CookieError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl Guess for CookieError {
+    fn is_wrong(&self) -> bool {
+        matches!(self, Self::Wrong)
+    }
 }
 
 /// Whether the request was sent to a local name or a loopback address.
@@ -199,12 +248,17 @@ fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
 /// this time (Unix seconds).
 fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
-    let ends: i64 = signed.split('.').next()?.parse().ok()?;
+    let ends = ends(cookie)?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
     // Hashes are compared in constant time, so the time does not show how much of the code is
     // right.
     let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
     (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
+}
+
+/// The expiry time that a cookie states (Unix seconds).
+fn ends(cookie: &str) -> Option<i64> {
+    cookie.split('.').next()?.parse().ok()
 }
 
 fn key(hash: &SecretHash) -> hmac::Key {
@@ -253,12 +307,10 @@ pub(super) async fn sign_in(
     Extension(form): Extension<Form>,
     request: Request,
 ) -> Result<Response, PageError> {
-    let Scheduler { operators, wrong_tokens, .. } = &web.scheduler;
     let to = Some(form.field("to")).filter(|to| is_own_path(to)).unwrap_or("/");
     let presented = SecretHash::of(form.field("token").trim());
-    let known = auth::operator(&mut *operators.read("check a visitor").await?, presented).await;
-    if let Err(refused) = known {
-        let error = PageError::from(wrong_tokens.refuse(refused, peer(request.extensions())).await);
+    if let Err(refused) = checked(&web.scheduler, presented, peer(request.extensions())).await {
+        let error = PageError::from(refused);
         return Ok((error.code(), sign_in_page(to, Some(error.message()))).into_response());
     }
     let ends = now().timestamp().saturating_add_unsigned(LIFETIME.as_secs());

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, from the same facts as `landfall status`.
 //!
-//! All metrics are gauges that are read during the scrape, so nothing is counted between scrapes.
-//! Label values are words from the protocol, never names of sites, agents or batches. The text has
+//! Most metrics are gauges that are read during the scrape. Only the port counts what it refuses
+//! between scrapes. Label values are words from the protocol, never names of sites, agents or batches. The text has
 //! a line for each value of a label, even if the gauge is 0.
 
 use std::time::Duration;
@@ -15,6 +15,7 @@ use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRes
 
 use super::Web;
 use super::page_layout::{PageError, float};
+use crate::grpc::port::Port;
 
 /// Scrapes within this time show the same state. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
@@ -22,11 +23,13 @@ const FRESH: Duration = Duration::from_secs(2);
 const BATCHES: u32 = 100;
 
 pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
-    let text = text(&web.services.read_status(BATCHES, FRESH).await?);
+    let mut text = text(&web.services.read_status(BATCHES, FRESH).await?);
+    port(&web.scheduler.port, &mut text);
+    let text = text.into_string();
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
-fn text(status: &ShowStatusResponse) -> String {
+fn text(status: &ShowStatusResponse) -> MetricsText {
     let mut text = MetricsText::default();
     // The version needs no escaping, because semantic versions have no special characters.
     text.gauge("build_info", "The version of this scheduler; always 1.", [(label("version", crate::VERSION), 1.0)]);
@@ -53,7 +56,19 @@ fn text(status: &ShowStatusResponse) -> String {
         (label("kind", word), float(found))
     });
     text.gauge("attention", "Agents, sites and so on that need an operator's attention, by kind of finding.", findings);
-    text.into_string()
+    text
+}
+
+fn port(port: &Port, text: &mut MetricsText) {
+    let (strangers, others) = port.connections.counts();
+    let connections = [("stranger", strangers), ("authenticated", others)];
+    text.gauge(
+        "port_connections",
+        "Open connections to this scheduler, by whether a right token or credential was presented.",
+        connections.map(|(state, all)| (label("state", state), f64::from(all))),
+    );
+    let refused = port.refusals.counts().into_iter().map(|(cause, all)| (label("cause", cause.name()), float(all)));
+    text.counter("port_refused_total", "What this scheduler's port refused or closed, by cause.", refused);
 }
 
 fn fleet(status: &ShowStatusResponse, text: &mut MetricsText) {
@@ -113,6 +128,7 @@ mod tests {
     use landfall_proto::v1::{AgentCount, Attention, FleetStatus, LandmarksStatus, MapStatus, SchedulerStatus};
 
     use super::*;
+    use crate::config::PortConfig;
 
     fn status() -> ShowStatusResponse {
         let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
@@ -140,9 +156,15 @@ mod tests {
         }
     }
 
+    fn scraped() -> String {
+        let mut text = text(&status());
+        port(&Port::new(PortConfig::default()), &mut text);
+        text.into_string()
+    }
+
     #[test]
     fn a_scrape_has_every_value_of_every_label() {
-        let text = text(&status());
+        let text = scraped();
         for line in [
             "landfall_schedulers{state=\"running\"} 1",
             "landfall_agents{service=\"away\"} 2",
@@ -153,6 +175,8 @@ mod tests {
             "landfall_crawls_per_second 0.5",
             "landfall_attention{kind=\"agents-away\"} 2",
             "landfall_attention{kind=\"no-agent\"} 0",
+            "landfall_port_connections{state=\"stranger\"} 0",
+            "landfall_port_refused_total{cause=\"credential\"} 0",
         ] {
             assert!(text.lines().any(|known| known == line), "{line}: {text}");
         }
@@ -171,7 +195,7 @@ mod tests {
         let ops = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops");
         let [rules, grafana] = ["prometheus/alerts.yml", "grafana/landfall.json"]
             .map(|file| std::fs::read_to_string(format!("{ops}/{file}")).unwrap());
-        let exported = text(&status());
+        let exported = scraped();
         let known = metrics(&exported);
         for used in metrics(&rules).union(&metrics(&grafana)) {
             assert!(known.contains(used), "{used} is not exported");

@@ -134,13 +134,9 @@ async fn pages_are_for_operators_who_signed_in(pool: PgPool) {
         assert_eq!(answer.status, 303, "{path}");
         assert!(answer.header("location").starts_with("/sign-in?to="), "{answer:?}");
     }
-    let began = Instant::now();
     let wrong = dashboard.post("/sign-in", &[], "token=guess");
     assert_eq!((wrong.status, wrong.header("set-cookie")), (401, ""));
-    assert!(
-        wrong.body.contains("the operator token is wrong") && began.elapsed() >= Duration::from_secs(1),
-        "{wrong:?}"
-    );
+    assert!(wrong.body.contains("the operator token is wrong"), "{wrong:?}");
 
     let cookie = dashboard.sign_in();
     let cookie = [("cookie", cookie.as_str())];

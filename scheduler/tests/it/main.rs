@@ -6,6 +6,7 @@ mod dashboard;
 mod doctor;
 mod json_schema;
 mod logs;
+mod port;
 mod postgres;
 mod schema;
 mod serving;

@@ -9,11 +9,13 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use landfall_scheduler::app::certificate_authority::fingerprint;
 use landfall_scheduler::app::server_certificate::{DOMAIN, Leaf, install_crypto, prepare};
-use landfall_scheduler::grpc::over_tls;
+use landfall_scheduler::config::PortConfig;
+use landfall_scheduler::grpc::listen;
+use landfall_scheduler::grpc::port::Port;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server};
+use tonic::service::Routes;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -30,8 +32,8 @@ async fn serve_since(dir: &Path, day: DateTime<Utc>) -> (String, String, Arc<Lea
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (_, health) = tonic_health::server::health_reporter();
-    let incoming = over_tls(TcpListenerStream::new(listener), prepared.config);
-    tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
+    let (routes, port) = (Routes::new(health).into_axum_router(), Arc::new(Port::new(PortConfig::default())));
+    tokio::spawn(listen(listener, Some(prepared.config), routes, port, CancellationToken::new()));
     (url, prepared.ca_fingerprint, prepared.leaf)
 }
 

@@ -370,13 +370,16 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio_stream::wrappers::TcpListenerStream;
+    use tokio_util::sync::CancellationToken;
+    use tonic::service::Routes;
     use tonic::transport::Server;
 
     use super::*;
     use crate::app::doctor::State;
     use crate::app::server_certificate::{install_crypto, prepare};
-    use crate::grpc::over_tls;
+    use crate::config::PortConfig;
+    use crate::grpc::listen;
+    use crate::grpc::port::Port;
     use crate::machine::clock::now;
 
     const NO_CA: &str = "/nonexistent/ca.pem";
@@ -488,8 +491,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (_, health) = tonic_health::server::health_reporter();
-        let incoming = over_tls(TcpListenerStream::new(listener), prepared.config);
-        tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
+        let (routes, port_limits) = (Routes::new(health).into_axum_router(), Port::new(PortConfig::default()));
+        tokio::spawn(listen(listener, Some(prepared.config), routes, Arc::new(port_limits), CancellationToken::new()));
         port
     }
 

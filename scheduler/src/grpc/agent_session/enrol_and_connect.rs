@@ -20,8 +20,11 @@ use crate::Scheduler;
 use crate::config::LeaseConfig;
 use crate::grpc::auth;
 use crate::grpc::operator::convert::{count, duration, timestamp};
+use crate::grpc::port::guesses::Guess;
+use crate::grpc::port::refusals::Refused;
+use crate::machine::secret::SecretHash;
 use crate::model::AgentId;
-use crate::store::agents::issued_tokens::{self, RedeemResult};
+use crate::store::agents::issued_tokens::{self, RedeemError, RedeemResult};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, OpenedSession, Registration, SessionTerms};
 use crate::store::agents::{self, CredentialHolder};
@@ -54,7 +57,12 @@ impl v1::agent_service_server::AgentService for AgentDesk {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<v1::SessionResponse, Status>> + Send>>;
 
     async fn enrol(&self, request: Request<v1::EnrolRequest>) -> Result<Response<v1::EnrolResponse>, Status> {
-        Ok(Response::new(enrol(&self.scheduler, &request.into_inner().token).await?))
+        let peer = auth::peer(request.extensions());
+        let token = request.into_inner().token;
+        let secret = SecretHash::of(token.trim());
+        let redeeming = enrol(&self.scheduler, &token);
+        let guesses = &self.scheduler.port.guesses;
+        Ok(Response::new(guesses.check(Refused::EnrolmentToken, peer, &secret, redeeming).await?))
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
@@ -67,7 +75,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let auth::Agent { holder, credential } = auth::caller(&request)?;
-        let peer = request.remote_addr().map(|address| address.ip());
+        let peer = auth::peer(request.extensions());
         let mut inbound = request.into_inner();
         let register = first_message(&mut inbound).await?;
         let scheduler = &self.scheduler;
@@ -223,8 +231,14 @@ fn beacon_url(text: &str) -> Result<String, Status> {
     Ok(url.into())
 }
 
+impl Guess for RedeemError {
+    fn is_wrong(&self) -> bool {
+        !matches!(self, Self::Randomness(_) | Self::Store(_))
+    }
+}
+
 /// Enrols the agent to which the token belongs. Ends the session of a machine that it replaces.
-pub(super) async fn enrol(scheduler: &Scheduler, token: &str) -> Result<v1::EnrolResponse, Status> {
+pub(super) async fn enrol(scheduler: &Scheduler, token: &str) -> Result<v1::EnrolResponse, RedeemError> {
     let mut tx = store::begin(&scheduler.pool).await?;
     let max_crashes = scheduler.config.lease.max_crashes;
     let redeemed = issued_tokens::redeem(&mut tx, token, max_crashes).await?;

@@ -21,7 +21,7 @@ use tonic::{Code, Request, Status};
 use super::settings::Identity;
 use crate::Scheduler;
 use crate::config::{Config, Draws, TermConfig};
-use crate::grpc::auth::WrongTokens;
+use crate::grpc::port::Port;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
 use crate::jobs::leadership::HeldTerms;
@@ -76,8 +76,8 @@ impl OperatorServer {
         drop(conn);
         // The term must outlast the test, because nothing renews the term in the background here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
-        let wrong_tokens = Arc::new(WrongTokens::delaying(Duration::from_millis(1)));
-        let scheduler = Scheduler { wrong_tokens, ..Scheduler::new(pool.clone(), config) };
+        let port = Arc::new(Port::forgetful(config.port.clone()));
+        let scheduler = Scheduler { port, ..Scheduler::new(pool.clone(), config) };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

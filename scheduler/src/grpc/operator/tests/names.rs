@@ -25,6 +25,19 @@ fn not_found(said: &str) -> (Code, String) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_name_of_any_length_and_alphabet_is_answered_with_a_text_that_clients_take(pool: PgPool) {
+    let desk = OperatorServer::open(pool).await;
+    for name in ["x".repeat(20_000), "漢".repeat(20_000), "x".repeat(3 << 20)] {
+        let shown = desk.sites().show_batch(v1::ShowBatchRequest { batch: name.clone() }).await;
+        let (code, said) = refused(shown);
+        assert_eq!(code, Code::NotFound, "{said}");
+        assert!(said.starts_with("no batch is called '") && said.ends_with('…') && said.len() <= 4096, "{said}");
+        let watched = desk.sites().watch_batch(v1::WatchBatchRequest { batch: name }).await;
+        assert_eq!(watched.expect_err("unknown").code(), Code::NotFound);
+    }
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn the_only_name_with_this_beginning_is_read(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
     known(&desk).await;
