@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
+use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
 use crate::jobs::leadership::Leader;
@@ -41,10 +42,13 @@ pub(super) struct Admission {
 
 impl Admission {
     /// Reads the constraints of these batches, and finds the agents that the constraints exclude.
-    pub(super) async fn read(tx: &mut Tx<'_>, batches: impl IntoIterator<Item = BatchId>) -> anyhow::Result<Self> {
+    pub(super) async fn read(
+        conn: &mut PgConnection,
+        batches: impl IntoIterator<Item = BatchId>,
+    ) -> anyhow::Result<Self> {
         let batches: BTreeSet<BatchId> = batches.into_iter().collect();
         let batches: Vec<BatchId> = batches.into_iter().collect();
-        let asked = constraints_and_quotas::of_batches(tx, &batches).await?;
+        let asked = constraints_and_quotas::of_batches(conn, &batches).await?;
         let mut read = Self {
             constraints: asked,
             fleet: BTreeMap::new(),
@@ -56,11 +60,11 @@ impl Admission {
         if read.constraints.is_empty() {
             return Ok(read);
         }
-        read.fleet = constraints_and_quotas::traits(tx).await?;
+        read.fleet = constraints_and_quotas::traits(conn).await?;
         let limited = |(batch, asked): (&BatchId, &Constraints)| asked.bytes_per_day.map(|_| *batch);
         let limited: Vec<BatchId> = read.constraints.iter().filter_map(limited).collect();
         if !limited.is_empty() {
-            (read.spending, read.expected) = constraints_and_quotas::spending(tx, &limited).await?;
+            (read.spending, read.expected) = constraints_and_quotas::spending(conn, &limited).await?;
         }
         for (batch, asked) in &read.constraints {
             let refused = |(agent, traits): (&AgentId, &AgentTraits)| {
