@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment,
-# files, or a module outside the core. Comments and tests are not checked.
+# files, or a module outside the core, or if a file of the scheduler reaches the database past
+# store/db.rs. Comments and tests are not checked.
 #
 #   ops/lint/core.sh              check this repository
 #   ops/lint/core.sh --self-test  show that every rule can fail
@@ -45,6 +46,17 @@ rules=(
     'rand::rng\(|let mut rng = rand::rng();'
     'crate::(app|cli|config|grpc|store|jobs|machine|telemetry|wake|web)([^A-Za-z0-9_]|$)|use crate::store::Error;'
 )
+# A transaction that is begun elsewhere stays open if its caller is dropped during `BEGIN`.
+door=scheduler/src/store/db.rs
+door_rules=(
+    'PgPool|pool: &PgPool'
+    'PoolConnection|conn: PoolConnection<Postgres>'
+    '\.(begin|begin_with)\(|let tx = conn.begin().await?;'
+)
+# These files have connections that no other caller gets, or make a savepoint.
+own_connections=(
+    scheduler/src/jobs/leadership.rs
+)
 # The last `|` separates a rule from its example.
 pattern_of() { echo "${1%|*}"; }
 example_of() { echo "${1##*|}"; }
@@ -59,24 +71,35 @@ code_of() { # FILE
     ' "$1"
 }
 
+# Prints the lines of the files named on standard input that break a rule. Succeeds if there are any.
+lines_against() { # TESTS RULE...
+    local file rule code tests=$1 found=1
+    shift
+    while IFS= read -r file; do
+        if grep -qxF "$file" <<<"$tests"; then
+            continue
+        fi
+        code=$(code_of "$file")
+        for rule in "$@"; do
+            if grep -E "^[^:]+:[0-9]+:.*($(pattern_of "$rule"))" <<<"$code"; then
+                found=0
+            fi
+        done
+    done
+    return "$found"
+}
+
 # Prints the lines below DIRECTORY that break a rule. Succeeds if there are any.
 offences() { # DIRECTORY
-    local entry file rule code tests found=1
+    local entry tests found=1
     tests=$(test_files "$1"/*/src)
     for entry in "${core[@]}"; do
         [ -e "$1/$entry" ] || continue
-        while IFS= read -r file; do
-            if grep -qxF "$file" <<<"$tests"; then
-                continue
-            fi
-            code=$(code_of "$file")
-            for rule in "${rules[@]}"; do
-                if grep -E "^[^:]+:[0-9]+:.*($(pattern_of "$rule"))" <<<"$code"; then
-                    found=0
-                fi
-            done
-        done < <(find "$1/$entry" -name '*.rs' -type f | sort)
+        find "$1/$entry" -name '*.rs' -type f | sort | lines_against "$tests" "${rules[@]}" && found=0
     done
+    find "$1/scheduler/src" -name '*.rs' -type f | sort |
+        grep -vxF "$(printf "$1/%s\n" "$door" "${own_connections[@]}")" |
+        lines_against "$tests" "${door_rules[@]}" && found=0
     return "$found"
 }
 
@@ -87,7 +110,7 @@ self_test() {
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/scheduler/src/gnp"
     local file="$dir/scheduler/src/gnp/fit.rs"
-    for rule in "${rules[@]}"; do
+    for rule in "${rules[@]}" "${door_rules[@]}"; do
         printf 'pub fn f() {\n    %s\n}\n' "$(example_of "$rule")" >"$file"
         if ! offences "$dir" >/dev/null; then
             echo "lint-core: self-test: not caught: $(example_of "$rule")" >&2
@@ -99,14 +122,15 @@ self_test() {
         echo "lint-core: self-test: a comment or a test was treated as code" >&2
         exit 1
     fi
-    echo "lint-core: self-test passed: ${#rules[@]} rules can fail"
+    echo "lint-core: self-test passed: $((${#rules[@]} + ${#door_rules[@]})) rules can fail"
 }
 
 case "${1-}" in
 '')
     cd "$(dirname "$0")/../.."
     if offences .; then
-        echo "lint-core: the lines above make the core impure: pass these values as arguments" >&2
+        echo "lint-core: the lines above make the core impure (pass these values as arguments), or reach the database" \
+            "past $door (use Db)" >&2
         exit 1
     fi
     echo "lint-core: the core is pure"

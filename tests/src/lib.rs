@@ -9,6 +9,8 @@
 pub mod chaos;
 pub mod cluster;
 pub mod demo;
+#[cfg(feature = "experiments")]
+pub mod dropped;
 pub mod evidence;
 #[cfg(feature = "experiments")]
 pub mod experiments;

@@ -14,6 +14,7 @@ use {
     landfall_lab::chaos::fault_tools::have_private_mounts,
     landfall_lab::chaos::report_and_rejudge::{JudgeArgs, rejudge},
     landfall_lab::chaos::{ChaosArgs, chaos},
+    landfall_lab::dropped::{DroppedArgs, dropped},
     landfall_lab::experiments::bench::bench_site::{ServedSites, serve},
     landfall_lab::experiments::bench::crawl::{MeasuredArgs, print_cost},
     landfall_lab::experiments::bench::crowd::{CrowdArgs, crowd},
@@ -52,6 +53,8 @@ enum Experiment {
     Judge(JudgeArgs),
     /// Run the benchmarks, and print each figure with its target
     Bench(BenchArgs),
+    /// Drop calls of every kind at random moments, and check that acknowledged writes are stored
+    Dropped(DroppedArgs),
     /// Repeat the paper's experiments with real agents, and print and plot the results beside the
     /// paper's
     Paper(PaperArgs),
@@ -82,6 +85,7 @@ impl Experiment {
             Self::Chaos(args) => chaos(args).await?,
             Self::Judge(args) => return rejudge(&args),
             Self::Bench(args) => bench(&args)?,
+            Self::Dropped(args) => dropped(args).await?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
             Self::BenchSite(served) => serve(served).await?,

@@ -436,11 +436,6 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
-/// Begins a read-only transaction in which all statements see one snapshot.
-pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
-    Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
-}
-
 /// Begins a transaction that fails (SQLSTATE class 55) after waiting `patience` for a lock.
 pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
     let mut tx = begin(pool).await?;

@@ -36,6 +36,7 @@ use crate::grpc::port::guesses::Guess;
 use crate::grpc::port::refusals::Refused;
 use crate::machine::clock::now;
 use crate::machine::secret::{Secret, SecretHash, hex};
+use crate::store;
 use crate::store::settings::{self, OperatorTokens};
 
 /// Maximum size of a submitted form in bytes.

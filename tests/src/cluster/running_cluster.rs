@@ -227,7 +227,21 @@ impl Cluster {
         }
         self.world.stop().await;
         ensure!(late.is_empty(), "did not end within {} s of SIGTERM: {}", STOP_PATIENCE.as_secs(), late.join(", "));
-        Ok(())
+        self.schedulers.iter().try_for_each(|scheduler| no_shared_transaction(scheduler.log()))
+    }
+}
+
+/// What Postgres and the scheduler log if a caller got a connection inside another caller's
+/// transaction.
+const SHARED_TRANSACTION: [&str; 2] = ["already a transaction in progress", "came back inside a transaction"];
+
+/// Fails if two callers shared a transaction, because acknowledged changes may then be lost.
+fn no_shared_transaction(log: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read(log).with_context(|| format!("read {}", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    match text.lines().find(|line| SHARED_TRANSACTION.iter().any(|sign| line.contains(sign))) {
+        Some(line) => bail!("two callers shared a transaction ({}): {line}", log.display()),
+        None => Ok(()),
     }
 }
 

@@ -79,6 +79,10 @@ impl SchedulerNode {
         &mut self.process
     }
 
+    pub(super) fn log(&self) -> &Path {
+        self.process.log()
+    }
+
     pub fn tail(&self) -> String {
         self.process.tail()
     }

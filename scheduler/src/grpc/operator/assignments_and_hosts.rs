@@ -204,11 +204,15 @@ async fn read<P: Pages>(
 ) -> Result<(), store::Error> {
     let (mut size, mut left) = (FIRST_PAGE, if limit == 0 { u64::MAX } else { limit });
     loop {
-        let mut conn = scheduler.operators.read("read a page of a report").await?;
-        let rows = pages.next(&mut conn, size.min(u32::try_from(left).unwrap_or(u32::MAX))).await?;
+        let mut page = scheduler.operators.snapshot("read a page of a report").await?;
+        let rows = pages.next(&mut page, size.min(u32::try_from(left).unwrap_or(u32::MAX))).await?;
+        drop(page);
         left -= whole(rows.len());
-        let more = if left == 0 { pages.behind(&mut conn).await? } else { 0 };
-        drop(conn);
+        let mut more = 0;
+        if left == 0 {
+            let mut conn = scheduler.operators.read("count the rest of a report").await?;
+            more = pages.behind(&mut conn).await?;
+        }
         if rows.is_empty() || sender.send(Ok((rows, more))).await.is_err() || left == 0 {
             return Ok(());
         }

@@ -64,7 +64,7 @@ impl ReportService for OperatorServices {
     async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
         let request = request.into_inner();
         let by = groups(&request.by, OF_CRAWLS)?;
-        let mut conn = self.scheduler.operators.read("report accuracy").await?;
+        let mut conn = self.scheduler.operators.snapshot("report accuracy").await?;
         let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
         let rows = accuracy_failures_agents::accuracy(&mut conn, &wanted, by).await?;
         let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);

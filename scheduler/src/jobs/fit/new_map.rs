@@ -178,7 +178,8 @@ impl Fit {
 
     /// Stores why the fit failed, as the answer to the operator who requested the fit.
     async fn refuse(&self, why: &str) -> anyhow::Result<()> {
-        let refuse = self.scheduler.tx("refuse a fit", |tx| async move { Ok(embeddings::refuse_fit(tx, why).await?) }.boxed());
+        let refuse =
+            self.scheduler.tx("refuse a fit", |tx| async move { Ok(embeddings::refuse_fit(tx, why).await?) }.boxed());
         refuse.await?;
         self.scheduler.wakes.fitted.notify_one();
         Ok(())

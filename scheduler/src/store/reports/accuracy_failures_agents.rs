@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, ReasonKind, ReportGroup, Rtt};
 use crate::store::Error;
@@ -41,11 +41,11 @@ pub struct Errors {
 
 /// The accuracy of the predictions used to choose the agents of these crawls, for each combination
 /// of the properties `by`. Sorted by city, carrier, agent and day. Reads the ended crawls that the
-/// filter selects, through an index by agent and time, or by batch.
+/// filter selects, through an index by agent and time, or by batch. Run in a snapshot, whose memory
+/// this function raises.
 pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups) -> Result<Vec<AccuracyRow>, Error> {
-    let mut tx = conn.begin().await?;
     // With less memory, Postgres would join a million crawls in temporary files.
-    sqlx::query!("select set_config('work_mem', '64MB', true) as work_mem").one(&mut tx).await?;
+    sqlx::query!("select set_config('work_mem', '64MB', true) as work_mem").one(conn).await?;
     let rows = sqlx::query!(
         r#"
         with crawled as (
@@ -95,9 +95,8 @@ pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups)
         by.carrier,
         by.day,
     )
-    .all(&mut tx)
+    .all(conn)
     .await?;
-    tx.commit().await?;
     let errors = |count: Unsigned<u64>, quantiles: Option<Vec<f64>>, ratio| {
         let quantile = |index| quantiles.as_ref().and_then(|all| all.get(index).copied());
         Errors { count: count.0, median: quantile(0), p90: quantile(1), ratio }

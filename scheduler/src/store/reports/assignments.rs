@@ -6,7 +6,7 @@
 //! The next page then reads a range of site identifiers instead of looking up each site.
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
 use crate::store::Error;
@@ -67,7 +67,8 @@ impl AssignmentPages {
         Self { wanted, after: ListKey { site: 0, round: 0 }, spacing: None, ended: false }
     }
 
-    /// At most `limit` further rows; empty after the last row.
+    /// At most `limit` further rows; empty after the last row. Run in a snapshot of its own, because
+    /// settings of the planner last until its end.
     pub async fn next(&mut self, conn: &mut PgConnection, limit: u32) -> Result<Vec<AssignmentRow>, Error> {
         let mut rows = Vec::new();
         while rows.is_empty() && !self.ended {
@@ -94,15 +95,17 @@ impl AssignmentPages {
     }
 }
 
-/// Makes the planner read a page's rows in index order, and join ranges of sites by hashing, until
-/// the transaction ends. By default the planner underestimates the number of rows, so it would sort
-/// all rows of the batch for every page, and join by nested loops.
-async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
+/// With `true`, makes the planner read a page's rows in index order, and join ranges of sites by
+/// hashing, until the transaction ends or a call with `false`. By default the planner underestimates
+/// the number of rows, so it would sort all rows of the batch for every page, and join by nested
+/// loops.
+async fn expect_order(conn: &mut PgConnection, order: bool) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        select set_config('enable_sort', 'off', true) as sort, set_config('enable_nestloop', 'off', true) as nestloop,
-               set_config('enable_mergejoin', 'off', true) as mergejoin, set_config('jit', 'off', true) as jit
-        "#
+        select set_config('enable_sort', $1, true) as sort, set_config('enable_nestloop', $1, true) as nestloop,
+               set_config('enable_mergejoin', $1, true) as mergejoin, set_config('jit', 'off', true) as jit
+        "#,
+        if order { "off" } else { "on" },
     )
     .one(conn)
     .await?;
@@ -179,8 +182,7 @@ async fn assignments(
     if wanted.agents.as_ref().is_some_and(Vec::is_empty) {
         return Ok(Vec::new());
     }
-    let mut tx = conn.begin().await?;
-    expect_order(&mut tx).await?;
+    expect_order(conn, true).await?;
     let words = (wanted.states(), wanted.reasons());
     let rows = if last == i64::MAX {
         let rows = page!(
@@ -206,7 +208,7 @@ async fn assignments(
             last,
             limit
         );
-        rows.all(&mut tx).await?
+        rows.all(conn).await?
     } else {
         let rows = page!(
             r#"
@@ -240,9 +242,9 @@ async fn assignments(
             last,
             limit
         );
-        rows.all(&mut tx).await?
+        rows.all(conn).await?
     };
-    tx.commit().await?;
+    expect_order(conn, false).await?;
     let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::from).collect();
     let waiting =
         |row: &&AssignmentRow| matches!(row.state, TaskState::Submitted | TaskState::Measuring | TaskState::Located);

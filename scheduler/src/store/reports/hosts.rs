@@ -4,7 +4,7 @@
 //! report needs constant memory.
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::model::BatchId;
 use crate::store::Error;
@@ -93,10 +93,10 @@ impl HostPages {
         Self { wanted, after: String::new() }
     }
 
-    /// At most `limit` further rows; empty after the last row.
+    /// At most `limit` further rows; empty after the last row. Run in a snapshot of its own, because
+    /// settings of the planner last until its end.
     pub async fn next(&mut self, conn: &mut PgConnection, limit: u32) -> Result<Vec<HostRow>, Error> {
         let Self { wanted, after } = &*self;
-        let mut tx = conn.begin().await?;
         // Without these settings the planner would read all hosts of the batch for every page.
         sqlx::query!(
             r#"
@@ -104,7 +104,7 @@ impl HostPages {
                    set_config('max_parallel_workers_per_gather', '0', true) as workers, set_config('jit', 'off', true) as jit
             "#
         )
-        .one(&mut tx)
+        .one(conn)
         .await?;
         let rows = of_hosts!(
             query_as(HostRow),
@@ -121,9 +121,8 @@ impl HostPages {
             after,
             i64::from(limit)
         )
-        .all(&mut tx)
+        .all(conn)
         .await?;
-        tx.commit().await?;
         if let Some(last) = rows.last() {
             self.after.clone_from(&last.host);
         }
