@@ -170,7 +170,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl ActiveSession {
     /// Stops taking work, stops the crawls, returns their leases, and closes the session.
-    pub(super) async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
+    pub(super) async fn drain(
+        mut self,
+        mut inbound: Streaming<SessionResponse>,
+        work: &mut Work,
+        rng: &mut impl Rng,
+    ) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
         // Announce the end first, or this agent could be granted the returned leases again.
@@ -187,6 +192,10 @@ impl ActiveSession {
                         Ok(Some(SessionResponse { message: Some(Down::Outcome(ack)) })) => {
                             work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
                         }
+                        Ok(Some(SessionResponse { message: Some(Down::Heartbeat(ack)) })) => {
+                            // The leases are being returned, so their deadline is of no interest.
+                            self.heartbeats.acknowledge(ack.sequence);
+                        }
                         Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
                             let key = LeaseKey { task_id: order.task_id, token: order.token };
                             self.pending.push(convert::release(key));
@@ -194,6 +203,9 @@ impl ActiveSession {
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return,
                     },
+                    // An external crawler may take longer to stop than the session lasts without a
+                    // heartbeat.
+                    () = tokio::time::sleep_until(self.heartbeats.next_at()) => self.beat(work, rng),
                     event = work.next() => self.report(event),
                     permit = outbound.reserve(), if !self.pending.is_empty() => {
                         if self.pending.send_next(permit).is_err() {

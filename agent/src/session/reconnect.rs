@@ -113,7 +113,7 @@ async fn one_session(
     let mut serving = ActiveSession::new(outbound, &welcome, registered, work, rng);
     serving.report_ended(meanwhile_ended, &welcome);
     match serving.serve(inbound, work, stop, rng).await {
-        Ok(inbound) => serving.drain(inbound, work).await,
+        Ok(inbound) => serving.drain(inbound, work, rng).await,
         Err(ended) => ended,
     }
 }

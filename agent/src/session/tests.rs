@@ -181,6 +181,27 @@ async fn welcomed(scheduler: &mut TestScheduler, kept: Vec<HeldLease>) -> (TestS
 }
 
 #[tokio::test]
+async fn an_agent_that_stops_sends_heartbeats_until_its_outcomes_are_acknowledged() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = scheduler.session().await;
+    session.welcome(Duration::from_millis(30), LONG, Vec::new(), CONTACT).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    assert_eq!(outcome(&mut session).await.task_id, LEASE.task_id);
+    agent.stop.cancel();
+    assert!(matches!(session.next_but_heartbeats().await, Some(Up::Leave(_))));
+    for _ in 0..3 {
+        let Some(Up::Heartbeat(beat)) = session.next().await else { panic!("no heartbeat") };
+        session.send(Down::Heartbeat(HeartbeatAck { sequence: beat.sequence })).await;
+    }
+    acknowledge(&session, LEASE.task_id).await;
+    assert!(session.next_but_heartbeats().await.is_none(), "it closes the stream");
+    drop(session);
+    agent.running.await.unwrap();
+}
+
+#[tokio::test]
 async fn an_agent_registers_heartbeats_and_measures() {
     let mut scheduler = TestScheduler::start(None).await;
     let agent = TestAgent::start(&scheduler);
