@@ -402,7 +402,8 @@ create type lease_state as enum (
     'completed', -- the crawl's outcome was accepted
     'released',  -- the agent returned the lease
     'expired',   -- the agent's session ended
-    'revoked'    -- the task was cancelled
+    'revoked',   -- the task was cancelled
+    'overdue'    -- the crawl went on beyond its time limit, so the scheduler took the lease back
 );
 
 -- Leases: an agent session's right to crawl a task's site.
@@ -425,9 +426,13 @@ create table leases (
     address inet,
     -- When the lease was granted.
     granted_at timestamptz not null default now(),
+    -- When the crawl's time limit (the policy's `max_duration`) is over. If the lease is active for
+    -- much longer, the scheduler takes it back. Null if the lease has no limit.
+    due_at timestamptz,
     -- When the lease ended; null while it is active.
     ended_at timestamptz,
-    -- When the revocation was sent to the agent; null until then, and if the lease was not revoked.
+    -- When the agent was told that its lease is revoked or overdue; null until then, and in any other
+    -- state.
     revocation_sent_at timestamptz,
     -- The agent's message about the crash of the crawl; null if the agent reported no crash.
     crash text,
@@ -438,8 +443,10 @@ create unique index leases_one_per_site on leases (site_id) where state = 'activ
 create index leases_active_by_agent on leases (agent_id) where state = 'active';
 create index leases_active_by_session on leases (session_id) where state = 'active';
 create index leases_at_address on leases (address) where state = 'active' and address is not null;
--- For looking up a session's unsent revocations, which happens every second.
-create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
+create index leases_by_due on leases (due_at) where state = 'active';
+-- For looking up the leases that were taken back from a session, which happens every second.
+create index leases_revocations on leases (session_id)
+    where state in ('revoked', 'overdue') and revocation_sent_at is null;
 
 -- Checkpoints: the saved progress of active crawls, from which another agent can resume a crawl.
 create table checkpoints (

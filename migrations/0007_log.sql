@@ -107,6 +107,7 @@ begin
                when 'released' then coalesce('crashed: ' || after.crash, 'handed back')
                when 'expired' then
                    'its session ended: ' || coalesce((select end_cause::text from sessions where id = after.session_id), 'unknown')
+               when 'overdue' then 'its crawl did not end in time'
            end
     from after join before on before.task_id = after.task_id and before.token = after.token
     where after.state <> before.state or after.session_id <> before.session_id

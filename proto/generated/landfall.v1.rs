@@ -707,8 +707,9 @@ pub struct PermitAnswer {
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Takes a lease back because its task was cancelled. The agent stops the crawl. If the agent still
-/// reports an outcome, the scheduler answers STALE. Sent by the scheduler.
+/// Takes a lease back because its task was cancelled, or because the crawl went on beyond its time
+/// limit. The agent stops the crawl. If the agent still reports an outcome, the scheduler answers
+/// STALE, unless the task was not cancelled and has no newer lease. Sent by the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelOrder {
     /// The task's identifier.

@@ -295,10 +295,14 @@ impl RunningCrawls {
         true
     }
 
-    /// Stops the crawl of a cancelled lease.
+    /// Stops the crawl of a lease that the scheduler took back.
     pub(super) fn cancel(&self, key: LeaseKey) {
         if let Some(crawl) = self.0.get(&key) {
-            tracing::info!(task.id = key.task_id, token = key.token, "a crawl is stopped: its task was cancelled");
+            tracing::info!(
+                task.id = key.task_id,
+                token = key.token,
+                "a crawl is stopped: the scheduler took its lease back"
+            );
             crawl.stop.cancel();
         }
     }

@@ -254,6 +254,11 @@ section! {
         /// crawler crashes every lease of its task. A broken connection or a restarted machine
         /// counts as one crash, seldom as two, for each task that the agent held.
         max_crashes: u32 = 5, 1..=100;
+        /// How long after a crawl's time limit (`max_duration`) the scheduler takes the lease back
+        /// if the agent has neither reported an outcome nor returned the lease, 1 s to 1 day. An
+        /// external crawler needs up to 30 s to stop, and an agent whose disk is slow or full needs
+        /// time to store the outcome.
+        overtime: Duration = 2 * MINUTE, SECOND..=DAY;
     }
 }
 

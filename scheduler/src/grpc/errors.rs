@@ -25,8 +25,8 @@ use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
 use crate::store::db::{MayConflict, conflict_in};
 
-/// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
-/// otherwise `Internal`.
+/// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry, or if
+/// another transaction holds a lock; otherwise `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         if error.has_zero_character() {
@@ -42,6 +42,10 @@ impl From<store::Error> for Status {
             let mut status = away();
             status.set_source(Arc::new(error));
             return status;
+        }
+        if error.is_locked() {
+            tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "a request waited too long for a lock");
+            return Self::unavailable("another transaction in the database holds what this changes: try again");
         }
         let passing = error.passes();
         let chain = format!("{:#}", anyhow::Error::from(error));

@@ -13,7 +13,7 @@ use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, Sessi
 use super::assignments::{self, Pool};
 use super::leases;
 use crate::store::agents::new_enrolments::{AgentRequest, Name};
-use crate::store::agents::sessions::{self, Registration, SessionTerms};
+use crate::store::agents::sessions::{self, HeartbeatReport, Registration, SessionTerms};
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::sites::addresses::PermitRequest;
 
@@ -113,6 +113,12 @@ pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionI
 pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, SessionId) {
     let agent = agent(conn, name).await;
     (agent, session(conn, agent).await)
+}
+
+/// Renews a session. Returns whether it is active.
+pub(crate) async fn renew(conn: &mut PgConnection, session: SessionId) -> bool {
+    let report = HeartbeatReport::default();
+    sessions::renew(conn, session, LIFETIME, report).await.expect("renew a session").is_some()
 }
 
 /// Moves the expiry time of every active session into the past.
@@ -273,7 +279,7 @@ pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: Tas
 
 /// Releases the leases of ended sessions. Returns the number of released leases.
 pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
-    leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
+    leases::release_of_ended_sessions(conn, leases::ReleaseScope::All, MAX_CRASHES).await.expect("take leases back")
 }
 
 /// The next tasks that need an agent, among tasks whose strategies choose an agent for each task

@@ -15,7 +15,7 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, SessionId, SiteId, Strategy, TaskId};
 use crate::store::agents::drain_remove_and_tag;
 use crate::store::agents::sessions::{self, OpenError, Registration};
-use crate::store::assignments::{self, Assignment, waiting_tasks};
+use crate::store::assignments::{self, Assignment, UnassignScope, waiting_tasks};
 use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
@@ -112,10 +112,7 @@ async fn a_heartbeat_that_comes_while_its_session_expires_is_late(pool: PgPool) 
     scene.overdue().await;
     let mut reaper = scene.begin().await;
     assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
-    let renew = async |conn: &mut PgConnection| {
-        sessions::renew(conn, scene.session, fixtures::LIFETIME, sessions::MachineReport::default()).await
-    };
-    assert!(!scene.behind(reaper, renew).await.expect("renew"));
+    assert!(!scene.behind(reaper, async |conn| fixtures::renew(conn, scene.session).await).await);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -123,14 +120,12 @@ async fn a_session_that_is_renewed_while_the_reaper_looks_lives(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.overdue().await;
     let mut heartbeat = scene.begin().await;
-    assert!(
-        sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME, sessions::MachineReport::default())
-            .await
-            .expect("renew")
-    );
-    let reaped = scene.behind(heartbeat, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
-    assert_eq!(reaped, []);
-    assert_eq!(fixtures::reap(&mut *scene.conn().await).await, 0);
+    assert!(fixtures::renew(&mut heartbeat, scene.session).await);
+    let mut conn = scene.conn().await;
+    assert_eq!(sessions::expire_due(&mut conn).await.expect("expire"), [], "it does not wait");
+    heartbeat.commit().await.expect("commit");
+    assert_eq!(sessions::expire_due(&mut conn).await.expect("expire"), []);
+    assert_eq!(fixtures::reap(&mut conn).await, 0);
     assert_eq!(scene.lease().await, "active");
 }
 
@@ -140,9 +135,11 @@ async fn what_is_granted_while_the_session_expires_goes_back(pool: PgPool) {
     scene.overdue().await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
-    let reaped = scene.behind(granting, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
-    assert_eq!(reaped, [scene.agent]);
-    assert_eq!(fixtures::reap(&mut *scene.conn().await).await, 1);
+    let mut conn = scene.conn().await;
+    assert_eq!(sessions::expire_due(&mut conn).await.expect("expire"), [], "it does not wait");
+    granting.commit().await.expect("commit");
+    assert_eq!(sessions::expire_due(&mut conn).await.expect("expire"), [scene.agent]);
+    assert_eq!(fixtures::reap(&mut conn).await, 1);
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
 }
 
@@ -262,7 +259,10 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
     // The agent stopped waiting for the answer. It reports again on another connection before the
     // first report's transaction commits.
-    assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
+    let mut conn = scene.conn().await;
+    assert_eq!(scene.complete(&mut conn).await, OutcomeAnswer::Busy, "it does not wait");
+    recording.commit().await.expect("commit");
+    assert_eq!(scene.complete(&mut conn).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
 }
 
@@ -498,7 +498,7 @@ fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool: PgPool) {
+async fn of_any_two_endings_of_a_lease_the_second_finds_it_ended_and_some_do_not_wait_for_the_first(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let occupant = fixtures::leased(&mut conn, "occupant").await.permit_request(ADDRESS);
     assert_eq!(addresses::permit(&mut conn, &occupant, 1).await.expect("permit"), PermitResult::Granted);
@@ -511,6 +511,19 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
         if (first, second) == (LeaseEnding::Removal, LeaseEnding::Removal) {
             ending.commit().await.expect("commit");
             assert!(!end(&mut conn, lease, &name, second).await);
+        } else if matches!(second, LeaseEnding::Outcome | LeaseEnding::Expiry | LeaseEnding::Removal) {
+            // These do not wait for the lock of a task. They are repeated: the outcome by the session,
+            // the others by jobs.
+            let early = end(&mut conn, lease, &name, second).await;
+            assert_eq!(early, second == LeaseEnding::Removal, "{first:?}, then {second:?}: only an agent is removed");
+            ending.commit().await.expect("commit");
+            if second == LeaseEnding::Removal {
+                fixtures::reap(&mut conn).await;
+                let unavailable = UnassignScope::Unavailable(Duration::ZERO);
+                assignments::unassign(&mut conn, unavailable, 10).await.expect("withdraw");
+            } else {
+                end(&mut conn, lease, &name, second).await;
+            }
         } else {
             let again = fixtures::behind(&pool, ending, async |conn| {
                 // Uses a transaction, as sessions and background tasks do.

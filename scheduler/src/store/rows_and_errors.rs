@@ -232,6 +232,13 @@ impl Error {
         error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE)
     }
 
+    /// Whether a statement waited too long for another transaction's lock, by `lock_timeout`.
+    pub fn is_locked(&self) -> bool {
+        const LOCK_NOT_AVAILABLE: &str = "55P03";
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some(LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether the same statement can succeed later.
     pub fn passes(&self) -> bool {
         match self {

@@ -46,6 +46,8 @@ macro_rules! heard {
 
 mod checkpoints;
 mod held;
+mod locked;
+mod overdue;
 mod policies;
 mod preemptions;
 mod programs;
@@ -189,11 +191,21 @@ impl Agent {
         heard!(self, Crawl)
     }
 
-    /// Sends a heartbeat and waits for its answer. The scheduler has then handled every earlier
-    /// message.
+    /// Sends a heartbeat and waits for its answer. The scheduler may still handle earlier messages.
     async fn beat(&mut self) {
         self.say(heartbeat(1)).await;
         heard!(self, Heartbeat);
+    }
+
+    /// Sends heartbeats until another message comes.
+    async fn beat_until(&mut self) -> Down {
+        loop {
+            self.say(heartbeat(1)).await;
+            match self.hear().await.expect("a message") {
+                Down::Heartbeat(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                other => return other,
+            }
+        }
     }
 
     /// Reports the end of a crawl; returns the answer.
@@ -263,6 +275,15 @@ fn heartbeat(sequence: u64) -> Up {
 
 fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
     vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
+}
+
+async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
+    let reached = async {
+        while sqlx::query_scalar::<_, i64>(query).fetch_one(pool).await.expect("count") != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{query} never came to {wanted}"));
 }
 
 /// The number of recorded refusals of each kind.
@@ -445,7 +466,6 @@ async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool:
     }
     // An agent cannot hand back another agent's lease either.
     other.say(release(&order)).await;
-    other.beat().await;
     other.say(heartbeat(1_000_000)).await;
     let told = other.ended().await;
     assert_eq!(told.code(), Code::InvalidArgument);

@@ -8,14 +8,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::{FutureExt as _, Stream};
 use landfall_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::fields::{MAX_CAPACITY, clip, lease_key, respond};
 use super::group_commit::OutcomeCommits;
-use super::session::{MAX_CAPACITY, OutboundQueue, Session, clip, lease_key, respond};
+use super::heartbeats::Heartbeats;
+use super::inbox;
+use super::outbound::OutboundQueue;
+use super::patience::OPEN_PATIENCE;
+use super::session::Session;
 use crate::Scheduler;
 use crate::config::LeaseConfig;
 use crate::grpc::auth;
@@ -28,6 +33,7 @@ use crate::store::agents::issued_tokens::{self, RedeemError, RedeemResult};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, OpenedSession, Registration, SessionTerms};
 use crate::store::agents::{self, CredentialHolder};
+use crate::store::db::{MayConflict, conflict_in};
 use crate::store::measurements::reach::{self, ReachDirection, ReachFilter, Reachability};
 use crate::store::{self, embeddings};
 
@@ -84,11 +90,14 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let (outbound, responses) = OutboundQueue::new();
         let others = scheduler.wakes.others();
         let agent = holder.agent;
-        let session = Session::new(scheduler, &self.recordings, holder, opened.session, outbound, contact_url.clone());
+        let named = (agent, holder.name.clone(), opened.session);
+        let heartbeats = Heartbeats::new(scheduler, named, outbound.clone(), contact_url.clone());
+        let (queue, inbox) = inbox::new();
+        let session = Session::new(scheduler, &self.recordings, holder, opened.session, outbound, inbox);
         let welcome = welcome(agent, &opened, &scheduler.config.lease, contact_url, others);
         session.send(welcome).await?;
         let shutdown = self.shutdown.clone();
-        self.sessions.spawn(session.run(inbound, shutdown));
+        self.sessions.spawn(session.run(heartbeats, queue, inbound, shutdown));
         Ok(Response::new(Box::pin(responses)))
     }
 }
@@ -103,18 +112,23 @@ pub(super) async fn open(
     let agent = *agent;
     let registration = registration(register, peer)?;
     let terms = terms(&scheduler.config.lease);
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let opened = match sessions::open(&mut tx, agent, &registration, terms).await {
-        Ok(opened) => opened,
-        Err(error) => {
-            tx.rollback().await.map_err(store::Error::from)?;
-            return Err(refused(scheduler, agent, error).await?);
+    let (db, registration, credential) = (scheduler.db.with_patience(OPEN_PATIENCE), &registration, &credential);
+    let opening = db.tx("open a session", |tx| {
+        async move {
+            let opened = sessions::open(tx, agent, registration, terms).await?;
+            // The credential is checked again, because another machine may have been enrolled as
+            // this agent in the meantime. `sessions::open` has locked the agent's row until the
+            // commit.
+            credential.agent(tx).await?;
+            Ok::<_, RefusedSession>(opened)
         }
+        .boxed()
+    });
+    let opened = match opening.await {
+        Ok(opened) => opened,
+        Err(RefusedSession::Open(error)) => return Err(refused(scheduler, agent, error).await?),
+        Err(RefusedSession::Credential(status)) => return Err(status),
     };
-    // The credential is checked again, because another machine may have been enrolled as this
-    // agent in the meantime. `sessions::open` has locked the agent's row until the commit.
-    credential.agent(&mut tx).await?;
-    store::commit(tx).await?;
     tracing::info!(
         agent.name = name,
         session.id = %opened.session,
@@ -131,6 +145,27 @@ pub(super) async fn open(
     Ok(opened)
 }
 
+/// Why a session is not opened.
+#[derive(Debug, thiserror::Error)]
+enum RefusedSession {
+    #[error(transparent)]
+    Open(#[from] sessions::OpenError),
+    #[error(transparent)]
+    Credential(#[from] Status),
+}
+
+impl From<store::Error> for RefusedSession {
+    fn from(error: store::Error) -> Self {
+        Self::Open(error.into())
+    }
+}
+
+impl MayConflict for RefusedSession {
+    fn is_conflict(&self) -> bool {
+        conflict_in(self)
+    }
+}
+
 /// Returns the status for an agent whose session is refused. Counts the refusals caused by two
 /// processes that share a credential, so that the operator sees them.
 async fn refused(scheduler: &Scheduler, agent: AgentId, error: sessions::OpenError) -> Result<Status, Status> {
@@ -140,15 +175,15 @@ async fn refused(scheduler: &Scheduler, agent: AgentId, error: sessions::OpenErr
         sessions::OpenError::Removed | sessions::OpenError::Store(_) => None,
     };
     if let Some(refusal) = refusal {
-        let mut conn = store::acquire(&scheduler.pool).await?;
-        refusals::count(&mut conn, agent, refusal, &error.to_string()).await?;
+        let detail = error.to_string();
+        let db = scheduler.db.with_patience(OPEN_PATIENCE);
+        db.tx("count a refused session", |tx| refusals::count(tx, agent, refusal, &detail).boxed()).await?;
     }
     Ok(error.into())
 }
 
 pub(super) async fn contact_url(scheduler: &Scheduler) -> Result<Option<String>, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
-    Ok(store::settings::contact_url(&mut conn).await?)
+    Ok(store::settings::contact_url(&mut *scheduler.db.read("read the contact URL").await?).await?)
 }
 
 /// The time limits and other limits that this configuration sets for a session.
@@ -239,10 +274,8 @@ impl Guess for RedeemError {
 
 /// Enrols the agent to which the token belongs. Ends the session of a machine that it replaces.
 pub(super) async fn enrol(scheduler: &Scheduler, token: &str) -> Result<v1::EnrolResponse, RedeemError> {
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let max_crashes = scheduler.config.lease.max_crashes;
-    let redeemed = issued_tokens::redeem(&mut tx, token, max_crashes).await?;
-    store::commit(tx).await?;
+    let (db, max_crashes) = (scheduler.db.with_patience(OPEN_PATIENCE), scheduler.config.lease.max_crashes);
+    let redeemed = db.tx("enrol an agent", |tx| issued_tokens::redeem(tx, token, max_crashes).boxed()).await?;
     let (agent, name) = (redeemed.agent, &redeemed.name);
     if redeemed.replaced {
         tracing::info!(agent.name = name, "an agent enrolled in the place of another machine");
@@ -267,7 +300,7 @@ fn enrolled(redeemed: RedeemResult) -> v1::EnrolResponse {
 }
 
 pub(super) async fn check(scheduler: &Scheduler, holder: CredentialHolder) -> Result<v1::CheckResponse, Status> {
-    let mut conn = store::acquire(&scheduler.pool).await?;
+    let mut conn = scheduler.db.read("show an agent to itself").await?;
     let config = &scheduler.config.measure;
     let asked = ReachFilter {
         agent: holder.agent,

@@ -6,20 +6,22 @@
 //! transaction runs, a request does not wait for further requests.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use futures_util::FutureExt as _;
+use sqlx::PgConnection;
 use tokio::sync::{Semaphore, oneshot};
 use tonic::Status;
 
+use super::patience::Unhandled;
+use super::received::Outcome;
 use crate::grpc::errors;
 use crate::model::{AgentId, SiteId};
-use crate::store;
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::quarantines_and_contradictions::{self, CrawlRtt};
 use crate::store::sites::names_and_origins;
+use crate::store::{self, Db};
 
 /// Maximum number of rows in one transaction. The maximum is high enough to share the cost of the
 /// commit, and low enough for a transaction that takes only tens of milliseconds. A larger request
@@ -29,15 +31,12 @@ const MOST_ROWS: usize = 1024;
 /// Fewer rows wait for the first transaction to end, because two small transactions cost more than
 /// one that contains all their rows.
 const CROWD_ROWS: usize = 256;
-/// Maximum time that a shared transaction waits for a lock. This time is longer than a shared
-/// transaction takes (tens of milliseconds), but short compared with the heartbeat interval.
-/// Cancelling a large batch may lock a task for a minute; the agents of other tasks must not wait
-/// for that.
-const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request that can share a transaction.
 pub(super) trait Request: Sized + Send + Sync {
     type Answer: Send + std::fmt::Debug;
+    /// The transaction's name, for its counts.
+    const NAME: &'static str;
 
     /// Number of rows that the request affects.
     fn rows(&self) -> usize;
@@ -72,8 +71,7 @@ struct PendingRequest<R: Request> {
 enum CommitResult<R: Request> {
     /// The request was completed, or failed permanently.
     Answered(Result<R::Answer, Status>),
-    /// Nothing was done. The session must run the request in its own transaction, however long that
-    /// takes.
+    /// Nothing was done. The session must run the request in its own transaction.
     Alone(R),
 }
 
@@ -85,7 +83,7 @@ impl<R: Request> Default for GroupCommit<R> {
 
 impl<R: Request> GroupCommit<R> {
     /// Runs the request in a shared transaction and returns its result after the commit.
-    pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
+    pub(super) async fn ask(&self, db: &Db, request: R) -> Result<R::Answer, Unhandled> {
         let (verdict, mut judged) = oneshot::channel();
         let crowded = {
             let mut queue = self.queue();
@@ -96,15 +94,15 @@ impl<R: Request> GroupCommit<R> {
             let second = async { if crowded { self.second.acquire().await } else { std::future::pending().await } };
             tokio::select! {
                 biased;
-                verdict = &mut judged => return conclude(pool, verdict).await,
+                verdict = &mut judged => return conclude(db, verdict).await,
                 turn = async { tokio::select! { turn = self.turn.acquire() => turn, turn = second => turn } } => {
                     let batch = self.take();
                     if batch.is_empty() {
                         // The transaction of another session has included the request.
                         drop(turn);
-                        return conclude(pool, judged.await).await;
+                        return conclude(db, judged.await).await;
                     }
-                    serve(pool, batch).await;
+                    serve(db, batch).await;
                 }
             }
         }
@@ -137,12 +135,11 @@ impl<R: Request> GroupCommit<R> {
 
 /// Runs the requests in one transaction. If Postgres refuses the transaction, each request is
 /// returned to its session, so that no request fails or waits because of another request.
-async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
+async fn serve<R: Request>(db: &Db, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
-    let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
     // Failures to send an answer are ignored: if a session has ended in the meantime, its agent
     // repeats the request, and the store then has the result.
-    match attempt(begun, &requests).await {
+    match attempt(db, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
                 let _heard = waiting.verdict.send(CommitResult::Answered(Ok(answer)));
@@ -171,16 +168,21 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
 /// an error if the session that ran the transaction was dropped: the scheduler stopped, or the
 /// database became unreachable.
 async fn conclude<R: Request>(
-    pool: &PgPool,
+    db: &Db,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
-) -> Result<R::Answer, Status> {
+) -> Result<R::Answer, Unhandled> {
     match verdict {
-        Ok(CommitResult::Answered(answer)) => answer,
-        Ok(CommitResult::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
-            Ok(mut answers) => answers.pop().ok_or_else(errors::away),
-            Err(FailedTransaction::Refused(error) | FailedTransaction::Broken(error)) => Err(error.into()),
-        },
-        Err(_) => Err(errors::away()),
+        Ok(CommitResult::Answered(answer)) => Ok(answer?),
+        Ok(CommitResult::Alone(request)) => alone(db, &request).await,
+        Err(_) => Err(errors::away().into()),
+    }
+}
+
+/// Runs the request in its own transaction.
+pub(super) async fn alone<R: Request>(db: &Db, request: &R) -> Result<R::Answer, Unhandled> {
+    match attempt(db, &[request]).await {
+        Ok(mut answers) => Ok(answers.pop().ok_or_else(errors::away)?),
+        Err(FailedTransaction::Refused(error) | FailedTransaction::Broken(error)) => Err(error.into()),
     }
 }
 
@@ -193,24 +195,11 @@ enum FailedTransaction {
     Broken(store::Error),
 }
 
-async fn attempt<R: Request>(
-    begun: Result<Transaction<'static, Postgres>, store::Error>,
-    requests: &[&R],
-) -> Result<Vec<R::Answer>, FailedTransaction> {
-    let mut tx = begun.map_err(FailedTransaction::Broken)?;
-    match R::run(&mut tx, requests).await {
-        Ok(answers) => {
-            tx.commit().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
-            Ok(answers)
-        }
-        Err(error) if !refused(&error) => Err(FailedTransaction::Broken(error)),
-        Err(error) => {
-            // Rolls back before any retry, so that the retry does not wait for the locks of this
-            // transaction.
-            tx.rollback().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
-            Err(FailedTransaction::Refused(error))
-        }
-    }
+async fn attempt<R: Request>(db: &Db, requests: &[&R]) -> Result<Vec<R::Answer>, FailedTransaction> {
+    let running = db.tx(R::NAME, |tx| R::run(tx, requests).boxed());
+    running.await.map_err(|error| {
+        if refused(&error) { FailedTransaction::Refused(error) } else { FailedTransaction::Broken(error) }
+    })
 }
 
 /// Whether the error is a refusal by a reachable Postgres, or invalid stored data.
@@ -218,6 +207,10 @@ const fn refused(error: &store::Error) -> bool {
     !matches!(error, store::Error::Database(cause) if !matches!(cause, sqlx::Error::Database(_)))
 }
 
+/// Maximum number of outcomes from one stream that are recorded at once. The maximum is high enough
+/// to share the cost of the commit, and low enough for a transaction that takes only tens of
+/// milliseconds.
+pub(super) const MOST_AT_ONCE: usize = 512;
 /// Storing this many discovered hosts takes about as long as recording one outcome.
 pub(super) const HOSTS_PER_ROW: usize = 10;
 /// Maximum number of leases granted to an agent in a shared transaction that records outcomes. A
@@ -231,8 +224,7 @@ pub(super) type OutcomeCommits = GroupCommit<OutcomeBatch>;
 #[derive(Debug)]
 pub(super) struct OutcomeBatch {
     pub(super) agent: AgentId,
-    /// Each report, with the origin at which the agent found the site.
-    pub(super) reports: Vec<(OutcomeReport, Option<String>)>,
+    pub(super) reports: Arc<[Outcome]>,
     /// The agent's free slots; `None` if no leases may be granted, not even for the slots that
     /// these outcomes free.
     pub(super) free: Option<FreeSlots>,
@@ -259,6 +251,7 @@ pub(super) fn freed(answers: &[OutcomeAnswer]) -> i64 {
 
 impl Request for OutcomeBatch {
     type Answer = RecordedOutcome;
+    const NAME: &'static str = "record outcomes";
 
     fn rows(&self) -> usize {
         let hosts: usize = self.reports.iter().map(|(report, _)| report.hosts.len()).sum();
@@ -335,8 +328,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use sqlx::PgPool;
     use tonic::Code;
 
     use super::*;
@@ -347,6 +339,7 @@ mod tests {
 
     impl Request for Divide {
         type Answer = i64;
+        const NAME: &'static str = "divide";
 
         fn rows(&self) -> usize {
             usize::try_from(self.0).unwrap_or(0)
@@ -363,13 +356,13 @@ mod tests {
     }
 
     /// Makes all these requests while another transaction is running.
-    async fn asked(pool: &PgPool, group: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
+    async fn asked(db: &Db, group: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Unhandled>> {
         let under_way = group.turn.acquire().await.expect("a turn");
         let mut asking = Vec::new();
         for (number, &by) in by.iter().enumerate() {
-            let (pool, group) = (pool.clone(), Arc::clone(group));
+            let (db, group) = (db.clone(), Arc::clone(group));
             let queue = Arc::clone(&group);
-            asking.push(tokio::spawn(async move { group.ask(&pool, Divide(by)).await }));
+            asking.push(tokio::spawn(async move { group.ask(&db, Divide(by)).await }));
             while queue.queue().len() <= number {
                 tokio::task::yield_now().await;
             }
@@ -384,21 +377,26 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn who_asks_while_a_transaction_is_under_way_shares_the_next(pool: PgPool) {
+        let db = Db::of(pool);
         let group = Arc::new(GroupCommit::default());
         let answers: Vec<i64> =
-            asked(&pool, &group, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
+            asked(&db, &group, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
         assert!(answers.iter().all(|transaction| *transaction == answers[0]), "{answers:?}");
-        let next = group.ask(&pool, Divide(1)).await.expect("divided");
+        let next = group.ask(&db, Divide(1)).await.expect("divided");
         assert!(next > answers[0], "nobody waits for company");
     }
 
     #[sqlx::test(migrations = false)]
     async fn nobody_fails_for_another(pool: PgPool) {
+        let db = Db::of(pool);
         let group = Arc::new(GroupCommit::default());
-        let answers = asked(&pool, &group, &[1, 0, 2]).await;
-        let codes: Vec<Code> =
-            answers.iter().map(|answer| answer.as_ref().map_or_else(Status::code, |_| Code::Ok)).collect();
-        assert_eq!(codes, [Code::Ok, Code::Internal, Code::Ok]);
+        let answers = asked(&db, &group, &[1, 0, 2]).await;
+        let code = |answer: &Result<_, Unhandled>| match answer {
+            Ok(_) => Code::Ok,
+            Err(Unhandled::Ends(status)) => status.code(),
+            Err(Unhandled::Later) => panic!("nothing is locked"),
+        };
+        assert_eq!(answers.iter().map(code).collect::<Vec<_>>(), [Code::Ok, Code::Internal, Code::Ok]);
         assert_ne!(answers[0].as_ref().ok(), answers[2].as_ref().ok(), "each by itself");
     }
 

@@ -5,23 +5,26 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::fields::respond;
 use super::measurements::measure_order;
-use super::session::{LONGEST_PAUSE, Session, clip, lease_key, respond};
-use crate::grpc::operator::convert::plain;
-use crate::model::{AgentId, LeaseToken, PolicyRequest, SessionId, TaskId};
-use crate::store;
+use super::patience::Unhandled;
+use super::received::Released;
+use super::session::{Session, ended};
+use crate::model::{AgentId, LeaseToken, PolicyRequest, TaskId};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions;
-use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
+use crate::store::leases::checkpoints::{self, Checkpoint};
 use crate::store::leases::preemptions::{self, PreemptionOrder};
 use crate::store::leases::{self, Grant};
 use crate::store::measurements::orders;
 use crate::store::schema::backup_and_restore;
 use crate::store::sites::addresses::{self, PermitRequest, PermitResult};
+use crate::store::{self, Tx};
 use crate::strategy::explain;
 
 /// Maximum number of checkpoints in memory at the same time. Each checkpoint has up to 1 MiB.
@@ -31,34 +34,48 @@ impl Session {
     /// Sends the messages that the store holds for this agent. If there are none, which is the
     /// usual case, no row is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
-        let mut conn = self.connection().await?;
+        if !self.is_connected() {
+            return Ok(());
+        }
+        let mut conn = self.db.read("look for messages to an agent").await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
         // Without this check, the agent of an ended session would continue until its next
         // heartbeat, and meanwhile crawl sites whose tasks other agents have leased.
-        let Some(waiting) = waiting else { return Err(self.ended().await?) };
+        let Some(waiting) = waiting else { return Err(ended(&self.scheduler, self.session).await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
         let any = waiting.orders || waiting.revocations || waiting.preemptions || waiting.leases();
-        if any { self.hand_out(waiting).await } else { Ok(()) }
+        match if any { self.hand_out(waiting).await } else { Ok(()) } {
+            Err(Unhandled::Ends(status)) => Err(status),
+            // The next poll tries again.
+            Ok(()) | Err(Unhandled::Later) => Ok(()),
+        }
     }
 
-    async fn hand_out(&mut self, waiting: sessions::PendingMessages) -> Result<(), Status> {
-        let (mut orders, mut revoked, mut preempted, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        if waiting.orders {
-            orders = orders::take_unsent(&mut tx, self.agent, self.session).await?;
-        }
-        if waiting.revocations {
-            revoked = leases::take_revoked(&mut tx, self.session).await?;
-        }
-        if waiting.preemptions {
-            preempted = preemptions::take_unsent(&mut tx, self.agent, self.session).await?;
-        }
-        if waiting.leases() {
-            grants = leases::grant(&mut tx, self.agent, self.session).await?;
-        }
-        store::commit(tx).await?;
+    async fn hand_out(&mut self, waiting: sessions::PendingMessages) -> Result<(), Unhandled> {
+        let (agent, session) = (self.agent, self.session);
+        let taking = self.db.tx("take messages to an agent", |tx| {
+            async move {
+                let (mut orders, mut revoked, mut preempted, mut grants) =
+                    (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+                if waiting.orders {
+                    orders = orders::take_unsent(tx, agent, session).await?;
+                }
+                if waiting.revocations {
+                    revoked = leases::take_revoked(tx, session).await?;
+                }
+                if waiting.preemptions {
+                    preempted = preemptions::take_unsent(tx, agent, session).await?;
+                }
+                if waiting.leases() {
+                    grants = leases::grant(tx, agent, session).await?;
+                }
+                Ok::<_, store::Error>((orders, revoked, preempted, grants))
+            }
+            .boxed()
+        });
+        let (orders, revoked, preempted, grants) = taking.await?;
         // Revocations are sent first, because each revocation frees a slot for a new lease.
         for (task, token) in revoked {
             self.send(cancel_order(task, token)).await?;
@@ -70,7 +87,7 @@ impl Session {
             let config = &self.scheduler.config;
             self.send(measure_order(order, &config.measure, &config.confirm)).await?;
         }
-        self.send_orders(grants).await
+        Ok(self.send_orders(grants).await?)
     }
 
     /// Sends crawl orders for granted leases.
@@ -97,7 +114,7 @@ impl Session {
         if again.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
+        Ok(checkpoints::of(&mut *self.db.read("read checkpoints").await?, &again).await?)
     }
 
     /// The number of pages in the last crawl of each granted task's site. The number is read only
@@ -108,7 +125,7 @@ impl Session {
         if asked.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(store::leases::last_pages(&mut *self.connection().await?, &asked).await?)
+        Ok(leases::last_pages(&mut *self.db.read("read sizes of sites").await?, &asked).await?)
     }
 }
 
@@ -146,43 +163,44 @@ fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1
 /// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
-/// A parsed message with which an agent returns a lease.
-#[derive(Debug)]
-struct Released {
-    task: TaskId,
-    token: LeaseToken,
-    /// The error with which the crawl crashed, if it crashed.
-    crash: Option<String>,
-    /// The pause that the site requested; always `None` after a crash.
-    pause: Option<Duration>,
+/// What became of a returned lease.
+struct LeaseReturn {
+    /// Whether the lease was active until now.
+    released: bool,
+    /// Whether the scheduler had preempted the lease.
+    asked_for: bool,
+}
+
+async fn take_back(tx: &mut Tx<'_>, agent: AgentId, lease: &Released, most: u32) -> Result<LeaseReturn, store::Error> {
+    let Released { task, token, pause, ref crash } = *lease;
+    let asked_for = crash.is_none() && pause.is_none() && preemptions::release(tx, agent, task, token).await?;
+    let released = match pause {
+        _ if asked_for => true,
+        Some(pause) => leases::pause(tx, agent, task, token, pause).await?,
+        None => leases::release(tx, agent, task, token, crash.as_deref(), most).await?,
+    };
+    // If the lease was granted to this agent but has already ended, no refusal is counted.
+    let holder = leases::holder(tx, task, token).await?;
+    if !released && holder != Some(agent) {
+        let refusal = match holder {
+            Some(_) => Refusal::ForeignLease,
+            None => {
+                let floor = backup_and_restore::floor(tx).await?;
+                backup_and_restore::blame(token.get(), floor, Refusal::ForgedToken)
+            }
+        };
+        let detail = format!("task {task}, token {token}: hands back {refusal}");
+        refusals::count(tx, agent, refusal, &detail).await?;
+    }
+    Ok(LeaseReturn { released, asked_for })
 }
 
 impl Session {
-    pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
-        let Released { task, token, crash, pause } = released_by(release);
-        let most = self.scheduler.config.lease.max_crashes;
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let asked_for =
-            crash.is_none() && pause.is_none() && preemptions::release(&mut tx, self.agent, task, token).await?;
-        let released = match pause {
-            _ if asked_for => true,
-            Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
-            None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
-        };
-        // If the lease was granted to this agent but has already ended, no refusal is counted.
-        let holder = leases::holder(&mut tx, task, token).await?;
-        if !released && holder != Some(self.agent) {
-            let refusal = match holder {
-                Some(_) => Refusal::ForeignLease,
-                None => {
-                    let floor = backup_and_restore::floor(&mut tx).await?;
-                    backup_and_restore::blame(token.get(), floor, Refusal::ForgedToken)
-                }
-            };
-            let detail = format!("task {task}, token {token}: hands back {refusal}");
-            refusals::count(&mut tx, self.agent, refusal, &detail).await?;
-        }
-        store::commit(tx).await?;
+    pub(super) async fn release(&mut self, released: &Released) -> Result<(), Unhandled> {
+        let Released { task, token, pause, ref crash } = *released;
+        let (agent, most) = (self.agent, self.scheduler.config.lease.max_crashes);
+        let releasing = self.db.tx("release a lease", |tx| take_back(tx, agent, released, most).boxed());
+        let LeaseReturn { released, asked_for } = releasing.await?;
         if released {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
@@ -199,56 +217,31 @@ impl Session {
     }
 }
 
-fn released_by(release: v1::LeaseRelease) -> Released {
-    let (task, token) = lease_key(release.task_id, release.token);
-    let crash = Some(clip(release.crash)).filter(|crash| !crash.is_empty());
-    let pause = plain(release.not_before).filter(|_| crash.is_none()).map(|pause| pause.min(LONGEST_PAUSE));
-    Released { task, token, crash, pause }
-}
-
 impl Session {
-    /// Stores a crawl's checkpoint, unless the agent no longer has the lease.
-    pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
-        let checkpoint = checkpoint_of(checkpoint)?;
-        let mut conn = self.connection().await?;
-        if !checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await? {
-            let (task, token) = (checkpoint.task, checkpoint.token);
-            tracing::debug!(agent.name = self.name, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
-        }
+    /// Stores a crawl's checkpoint, unless the agent no longer has the lease. If another transaction
+    /// has locked the task, the checkpoint is dropped. The crawl makes another a minute later.
+    pub(super) async fn keep(&self, checkpoint: &Checkpoint) -> Result<(), Unhandled> {
+        let saving =
+            self.db.tx("save a checkpoint", |tx| checkpoints::save(tx, self.agent, self.session, checkpoint).boxed());
+        let problem = match saving.await.map_err(Unhandled::from) {
+            Ok(true) => return Ok(()),
+            Ok(false) => "its lease is not held",
+            Err(Unhandled::Later) => "its task is locked",
+            Err(ends @ Unhandled::Ends(_)) => return Err(ends),
+        };
+        let (task, token) = (checkpoint.task, checkpoint.token);
+        tracing::debug!(agent.name = self.name, task.id = %task, token = %token, problem, "a checkpoint was not stored");
         Ok(())
     }
-}
-
-fn checkpoint_of(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
-    let v1::CrawlCheckpoint { task_id, token, pages, state, rate_state } = checkpoint;
-    if state.len() > checkpoints::MOST_BYTES {
-        let most = checkpoints::MOST_BYTES;
-        return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
-    }
-    let (task, token) = lease_key(task_id, token);
-    let rate_state = rate_state.unwrap_or_default();
-    let rate_state = RateState {
-        interval: plain(rate_state.interval).map(|interval| interval.min(LONGEST_PAUSE)),
-        pause: plain(rate_state.pause).map(|pause| pause.min(LONGEST_PAUSE)),
-        turned_away: rate_state.turned_away,
-        failed_in_a_row: rate_state.failed_in_a_row,
-        recent_requests: rate_state.recent_requests,
-        recent_errors: rate_state.recent_errors,
-        last_error: clip(rate_state.last_error),
-    };
-    Ok(Checkpoint { task, token, pages, state, rate_state })
 }
 
 impl Session {
     /// Answers whether a crawl may send requests to an address. If the agent no longer has the
     /// lease, no answer is sent, because another message tells the agent that the lease has ended.
-    pub(super) async fn permit(&mut self, asked: v1::PermitRequest) -> Result<(), Status> {
-        let request = permit_request(&asked, self.agent, self.session)?;
+    pub(super) async fn permit(&mut self, asked: &v1::PermitRequest, request: &PermitRequest) -> Result<(), Unhandled> {
         let cap = self.scheduler.config.politeness.crawls_at_address;
-        addresses::note_address(&mut *self.connection().await?, &request).await?;
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let answer = addresses::permit(&mut tx, &request, cap).await?;
-        store::commit(tx).await?;
+        self.db.tx("note an address", |tx| addresses::note_address(tx, request).boxed()).await?;
+        let answer = self.db.tx("permit an address", |tx| addresses::permit(tx, request, cap).boxed()).await?;
         let reason = match answer {
             PermitResult::NotHeld => {
                 tracing::debug!(agent.name = self.name, task.id = %request.task, "an address for a lease that is not held");
@@ -261,16 +254,8 @@ impl Session {
                 Some(format!("{crawls} crawled at {}", request.address))
             }
         };
-        self.send(permit_answer(asked, reason)).await
+        Ok(self.send(permit_answer(asked.clone(), reason)).await?)
     }
-}
-
-fn permit_request(asked: &v1::PermitRequest, agent: AgentId, session: SessionId) -> Result<PermitRequest, Status> {
-    let (task, token) = lease_key(asked.task_id, asked.token);
-    let address = asked.address.parse().map_err(|_| {
-        Status::invalid_argument(format!("address: '{}' is not an IP address", clip(asked.address.clone())))
-    })?;
-    Ok(PermitRequest { agent, session, task, token, address })
 }
 
 /// The answer to a crawl that asks whether it may use an address. `reason` says why the address is

@@ -14,9 +14,10 @@ use crate::model::AgentId;
 use crate::store::agents::issued_tokens;
 use crate::store::agents::sessions::{self, EndCause};
 use crate::store::assignments::{self, UnassignScope};
+use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Unsigned;
-use crate::store::{Error, leases, minute};
+use crate::store::{Error, minute};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
@@ -133,7 +134,7 @@ pub async fn remove(
     }
     sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(conn).await?;
     sessions::close_active(conn, agent.id, EndCause::Removed).await?;
-    leases::release_of_ended_sessions(conn, max_crashes).await?;
+    leases::release_of_ended_sessions(conn, ReleaseScope::Agent(agent.id), max_crashes).await?;
     let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
     // `withdrawn` includes the tasks whose leases were released above.
@@ -224,11 +225,7 @@ mod tests {
         let removed = remove(&mut conn, "a", true, fixtures::MAX_CRASHES).await.expect("remove");
         assert_eq!(removed, DrainResult { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
-        assert!(
-            !sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
-                .await
-                .expect("renew")
-        );
+        assert!(!fixtures::renew(&mut conn, session).await);
         let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;
         assert!(matches!(back, Err(OpenError::Removed)));
         assert!(remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect("remove").before, "once");

@@ -16,9 +16,10 @@ use sqlx::PgConnection;
 use crate::machine::secret::{Secret, SecretHash};
 use crate::model::AgentId;
 use crate::store::agents::sessions::{self, EndCause};
+use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
-use crate::store::{Error, leases, minute};
+use crate::store::{Error, minute};
 
 pub use crate::store::agents::new_enrolments::{AgentRequest, CreateError, Enrolment, Name, NameRefusal, create};
 
@@ -285,7 +286,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
     let id = agent.id;
     if agent.replaced {
         sessions::close_active(conn, id, EndCause::Replaced).await?;
-        leases::release_of_ended_sessions(conn, max_crashes).await?;
+        leases::release_of_ended_sessions(conn, ReleaseScope::Agent(id), max_crashes).await?;
     }
     Ok(RedeemResult {
         agent: id,
@@ -497,19 +498,10 @@ mod tests {
         assert_eq!(fixtures::grant(&mut conn, first.agent, session).await.len(), 1);
 
         let second = to_replace(&mut conn, "a").await;
-        assert!(
-            sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
-                .await
-                .expect("renew"),
-            "until it is used"
-        );
+        assert!(fixtures::renew(&mut conn, session).await, "until it is used");
         let second = used(&mut conn, &second).await.expect("redeemed");
         assert_eq!((first.agent, second.replaced), (second.agent, true));
-        assert!(
-            !sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
-                .await
-                .expect("renew")
-        );
+        assert!(!fixtures::renew(&mut conn, session).await);
         assert_eq!(sessions::end_cause(&mut conn, session).await.expect("look"), Some(EndCause::Replaced));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let crashes: i32 = fixtures::scalar(&mut conn, "select crashes from tasks").await;

@@ -13,9 +13,11 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::status::DiskSpace;
+use crate::store::Error;
+use crate::store::assignments::agents_and_loads::ReportedLoad;
+use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, whole};
-use crate::store::{Error, leases};
 
 /// What an agent reports when it connects.
 #[derive(Debug, Clone)]
@@ -80,7 +82,8 @@ pub enum OpenError {
 }
 
 /// Opens a session: ends the agent's previous session, gives the new session the leases that the
-/// agent still has, and releases the agent's other leases. Run in a transaction.
+/// agent still has, and releases the agent's other leases, except those whose task another
+/// transaction has locked. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -124,7 +127,7 @@ pub async fn open(
     .await?;
     let kept = leases::rebind(conn, agent, session, &registration.held).await?;
     leases::preemptions::tell_again(conn, agent, session).await?;
-    leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
+    leases::release_of_ended_sessions(conn, ReleaseScope::Agent(agent), terms.max_crashes).await?;
     Ok(OpenedSession { session, incarnation, kept })
 }
 
@@ -166,30 +169,52 @@ pub struct MachineReport {
     pub disk: Option<DiskSpace>,
 }
 
-/// Renews an active session, and stores what its heartbeat reports about the machine. Returns
-/// `false` if the session is no longer active; the agent must then register again.
+/// What a heartbeat reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeartbeatReport {
+    pub machine: MachineReport,
+    /// `None` if the heartbeat reports no load.
+    pub load: Option<ReportedLoad>,
+}
+
+/// What a renewed session's agent must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenewedSession {
+    /// The contact URL that is valid now; `None` until the operator sets one.
+    pub contact_url: Option<String>,
+}
+
+/// Renews an active session, and stores what its heartbeat reports. Returns `None` if the session is
+/// no longer active; the agent must then register again. This is a single statement, because it
+/// runs more often than any other statement of an idle fleet.
 pub async fn renew(
     conn: &mut PgConnection,
     session: SessionId,
     lifetime: Duration,
-    machine: MachineReport,
-) -> Result<bool, Error> {
-    let renewed = sqlx::query!(
+    HeartbeatReport { machine, load }: HeartbeatReport,
+) -> Result<Option<RenewedSession>, Error> {
+    sqlx::query_as!(
+        RenewedSession,
         r#"
         update sessions
         set renewed_at = now(), expires_at = now() + $2::interval, disk_free = $4, disk_size = $5,
-            clock_ahead_s = greatest(least(extract(epoch from $3::timestamptz - now()), 2e9), -2e9)::integer
+            clock_ahead_s = greatest(least(extract(epoch from $3::timestamptz - now()), 2e9), -2e9)::integer,
+            free_slots = coalesce($6, free_slots), crawls = coalesce($7, crawls),
+            outcomes_waiting = coalesce($8, outcomes_waiting)
         where id = $1 and state = 'active'
+        returning (select contact_url from settings) as contact_url
         "#,
         session.get(),
         Interval(lifetime),
         machine.sent_at,
         machine.disk.map(|disk| whole::<i64, _>(disk.free)),
         machine.disk.map(|disk| whole::<i64, _>(disk.size)),
+        load.map(|load| whole::<i32, _>(load.free_slots)),
+        load.map(|load| whole::<i32, _>(load.crawls)),
+        load.map(|load| whole::<i32, _>(load.outcomes_waiting)),
     )
-    .affected(conn)
-    .await?;
-    Ok(renewed == 1)
+    .optional(conn)
+    .await
 }
 
 /// Stores the reason why the session's agent gets no leases, or `None` when it gets leases again.
@@ -250,12 +275,16 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
 
 /// Marks overdue sessions as expired, and returns their agents. A heartbeat cannot renew an expired
 /// session. A later transaction releases the leases of the expired sessions, after this transaction
-/// has committed.
+/// has committed. Skips sessions that another transaction has locked, so that no session expires
+/// later because of another: these sessions are being renewed or granted leases.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
+        with due as materialized (
+            select id from sessions where state = 'active' and expires_at < now() order by id for update skip locked
+        )
         update sessions set state = 'expired', end_cause = $1, ended_at = now()
-        where state = 'active' and expires_at < now()
+        from due where sessions.id = due.id
         returning agent_id
         "#,
         EndCause::Expired,
@@ -314,7 +343,7 @@ pub(in crate::store) async fn extend(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingMessages {
     pub orders: bool,
-    /// Whether there are revocations of this session's leases that have not been sent yet.
+    /// Whether leases of this session were taken back of which the agent has not been told yet.
     pub revocations: bool,
     /// Whether there are preemptions of this agent's leases that have not been sent yet.
     pub preemptions: bool,
@@ -345,7 +374,7 @@ pub async fn waiting(
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
                exists (
                    select from leases l
-                   where l.session_id = $2 and l.state = 'revoked' and l.revocation_sent_at is null
+                   where l.session_id = $2 and l.state in ('revoked', 'overdue') and l.revocation_sent_at is null
                ) as "revocations!",
                exists (select from preemptions r where r.agent_id = $1 and r.sent_at is null) as "preemptions!",
                a.draining_since is null and s.paused is null and exists (
@@ -373,8 +402,8 @@ mod tests {
         let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         assert!(second.incarnation > first.incarnation);
-        assert!(!renew(&mut conn, first.session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"));
-        assert!(renew(&mut conn, second.session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"));
+        assert!(!fixtures::renew(&mut conn, first.session).await);
+        assert!(fixtures::renew(&mut conn, second.session).await);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

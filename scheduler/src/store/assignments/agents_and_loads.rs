@@ -1,15 +1,14 @@
-//! Finds the agents that can get new work, with their load and pace (a disconnected agent gets
-//! none), and stores the load that each agent reports.
+//! Finds the agents that can get new work, with their load and pace. A disconnected agent gets none.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::model::AgentId;
 use crate::model::geo::Direction;
-use crate::model::{AgentId, SessionId};
-use crate::store::rows_and_errors::{Rows, Statement};
-use crate::store::types::{Interval, Millis, Unsigned, whole};
+use crate::store::rows_and_errors::Rows;
+use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, position};
 use crate::strategy::AgentLocation;
 use crate::strategy::load_and_pace::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
@@ -99,29 +98,13 @@ fn country(code: &str) -> Option<[u8; 2]> {
 /// more are treated as equally loaded.
 const MOST_COUNTED: i64 = 1000;
 
+/// The load that an agent reports in a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedLoad {
     /// Number of slots in which a crawl could begin.
     pub free_slots: u32,
     pub crawls: u32,
     pub outcomes_waiting: u32,
-}
-
-/// Stores the load that a session's agent reports, if it reports one.
-pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<ReportedLoad>) -> Result<(), Error> {
-    let Some(said) = said else { return Ok(()) };
-    sqlx::query!(
-        r#"
-        update sessions set free_slots = $2, crawls = $3, outcomes_waiting = $4
-        where id = $1 and state = 'active' and (free_slots, crawls, outcomes_waiting) is distinct from ($2, $3, $4)
-        "#,
-        session.get(),
-        whole::<i32, _>(said.free_slots),
-        whole::<i32, _>(said.crawls),
-        whole::<i32, _>(said.outcomes_waiting),
-    )
-    .run(conn)
-    .await
 }
 
 /// An active crawl of an agent, or a task that waits for the agent.
@@ -170,6 +153,7 @@ mod tests {
 
     use super::*;
     use crate::model::{ChoiceCause, ChoiceReasons, Gain, ServiceState, Strategy};
+    use crate::store::agents::sessions::HeartbeatReport;
     use crate::store::agents::{self, sessions};
     use crate::store::assignments::waiting_tasks::{hold_on, waiting_at};
     use crate::store::assignments::{self, Assignment};
@@ -193,8 +177,12 @@ mod tests {
         assert_eq!(level(&mut conn).await, (1, 1));
         // The agent reports one crawl in its two slots, but no free slot.
         let said = ReportedLoad { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
-        record(&mut conn, session, Some(said)).await.expect("record");
-        record(&mut conn, session, None).await.expect("an older agent says nothing");
+        // An agent of an older version reports no load.
+        for load in [Some(said), None] {
+            let report = HeartbeatReport { load, ..HeartbeatReport::default() };
+            let renewed = sessions::renew(&mut conn, session, fixtures::LIFETIME, report).await.expect("renew");
+            assert!(renewed.is_some());
+        }
         assert_eq!(level(&mut conn).await, (2, 1));
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.said, Some(said));

@@ -118,8 +118,7 @@ pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), 
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum UnassignScope<'a> {
-    /// All tasks of one agent. Waits for transactions that are granting a lease of one of these
-    /// tasks.
+    /// All tasks of one agent. The caller has locked the agent's row, so no lease is being granted.
     Agent(AgentId),
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
     /// connected, also tasks of agents that have been disconnected for longer than this duration.
@@ -130,7 +129,7 @@ pub enum UnassignScope<'a> {
 }
 
 /// Withdraws at most `limit` tasks, for which an agent is then chosen again. Skips tasks locked by
-/// another transaction, unless `from` is [`UnassignScope::Agent`]. Returns the number of withdrawn
+/// another transaction, which the assignment job withdraws later. Returns the number of withdrawn
 /// tasks.
 pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
@@ -151,7 +150,7 @@ pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i
 
 async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
-        "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update",
+        "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update skip locked",
         agent.get(),
         limit,
     );

@@ -87,7 +87,7 @@ pub async fn step(
         where t.batch_id = $1 and (t.site_id, t.round) > ($2, $3) and t.state in ('done', 'failed', 'cancelled')
           and not exists (
               select from leases l join sessions s on s.id = l.session_id
-              where l.task_id = t.id and l.state = 'revoked' and l.revocation_sent_at is null and s.state = 'active'
+              where l.task_id = t.id and l.state in ('revoked', 'overdue') and l.revocation_sent_at is null and s.state = 'active'
           )
         order by t.site_id, t.round
         limit $4

@@ -13,7 +13,7 @@ use crate::model::{AgentId, LeaseToken, SessionId, TaskId, words};
 use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause};
-use crate::store::types::whole;
+use crate::store::types::{Interval, whole};
 
 words!(
     /// Whether a lease is active, and if not, how it ended.
@@ -26,7 +26,10 @@ words!(
         Released = "released",
         /// The lease's session ended.
         Expired = "expired",
+        /// The lease's task was cancelled.
         Revoked = "revoked",
+        /// The crawl went on beyond its time limit, so the scheduler took the lease back.
+        Overdue = "overdue",
     }
 );
 
@@ -45,6 +48,9 @@ pub(in crate::store) enum Ending<'a> {
     Lost { most: u32 },
     /// The agent releases the lease, and another agent is to be chosen for the task.
     Anew,
+    /// The crawl went on beyond its time limit. An agent is to be chosen again for the task. This
+    /// does not count as a crash, because one agent that hangs would make poison of its sites.
+    Overdue,
     /// The lease's task was cancelled; the caller has locked the task.
     Revoked,
 }
@@ -54,6 +60,7 @@ impl Ending<'_> {
         match self {
             Self::HandedBack | Self::Crashed { .. } | Self::Anew => LeaseState::Released,
             Self::Lost { .. } => LeaseState::Expired,
+            Self::Overdue => LeaseState::Overdue,
             Self::Revoked => LeaseState::Revoked,
         }
     }
@@ -77,7 +84,7 @@ pub(in crate::store) async fn end(
     let (crash, most) = match ending {
         Ending::Crashed { with, most } => (Some(with), Some(most)),
         Ending::Lost { most } => (None, Some(most)),
-        Ending::HandedBack | Ending::Anew | Ending::Revoked => (None, None),
+        Ending::HandedBack | Ending::Anew | Ending::Overdue | Ending::Revoked => (None, None),
     };
     let ended = sqlx::query!(
         r#"
@@ -122,7 +129,7 @@ pub(in crate::store) async fn end(
         crash,
         of.map(AgentId::get),
         most.map(whole::<i32, _>),
-        matches!(ending, Ending::Anew),
+        matches!(ending, Ending::Anew | Ending::Overdue),
     )
     .all(conn)
     .await?;
@@ -222,10 +229,33 @@ pub async fn pause(
     Ok(true)
 }
 
-/// Releases the active leases of all ended sessions. A release counts as a crash of the task if the
+/// Whose ended sessions lose their leases.
+#[derive(Debug, Clone, Copy)]
+pub enum ReleaseScope {
+    Agent(AgentId),
+    /// The reaper's scope.
+    All,
+}
+
+/// Releases the active leases of ended sessions. A release counts as a crash of the task if the
 /// session expired, or if another process superseded it. A task fails once it has crashed
-/// `max_crashes` times. Returns the number of released leases.
-pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
+/// `max_crashes` times. Waits for no lock: skips tasks that another transaction has locked, which a
+/// later pass of the reaper releases. Returns the number of released leases.
+pub async fn release_of_ended_sessions(
+    conn: &mut PgConnection,
+    of: ReleaseScope,
+    max_crashes: u32,
+) -> Result<u64, Error> {
+    let lost = match of {
+        ReleaseScope::Agent(agent) => lost_of_agent(conn, agent).await?,
+        ReleaseScope::All => lost(conn).await?,
+    };
+    let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
+}
+
+/// Locks the tasks of all leases whose session has ended. Returns the leases.
+async fn lost(conn: &mut PgConnection) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
         -- Finds each next session with leases by index. Most leases belong to active sessions, and
@@ -235,30 +265,83 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             union all
             select (select min(l.session_id) from leases l where l.state = 'active' and l.session_id > h.session_id)
             from holding h where h.session_id is not null
+        ), lost as materialized (
+            select l.task_id, l.token
+            from holding
+            join sessions s on s.id = holding.session_id and s.state <> 'active'
+            -- `offset 0` prevents a join, which would read all active leases.
+            cross join lateral (
+                select task_id, token from leases where session_id = s.id and state = 'active' offset 0
+            ) l
         )
-        select l.task_id as "task_id!", l.token as "token!"
-        from holding
-        join sessions s on s.id = holding.session_id and s.state <> 'active'
-        -- `offset 0` prevents a join, which would read all active leases.
-        cross join lateral (
-            select task_id, token from leases where session_id = s.id and state = 'active' offset 0
-        ) l
+        select t.id, t.token from lost join tasks t on t.id = lost.task_id and t.token = lost.token
+        order by t.id
+        for update of t skip locked
         "#,
     )
     .all(conn)
     .await?;
-    let lost: Vec<(TaskId, LeaseToken)> = rows.into_iter().map(|row| (row.task_id, row.token)).collect();
-    let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;
-    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
+    Ok(rows.into_iter().map(|row| (row.id, row.token)).collect())
 }
 
-/// Returns the revocations of this session's leases that have not been sent yet, and marks them as
-/// sent. The caller must commit before it sends the revocations.
+/// Like [`lost`], but only of one agent's sessions.
+async fn lost_of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with lost as materialized (
+            select l.task_id, l.token
+            from leases l join sessions s on s.id = l.session_id
+            where l.agent_id = $1 and l.state = 'active' and s.state <> 'active'
+        )
+        select t.id, t.token from lost join tasks t on t.id = lost.task_id and t.token = lost.token
+        order by t.id
+        for update of t skip locked
+        "#,
+        agent.get(),
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.token)).collect())
+}
+
+/// Takes back at most `limit` leases whose agent sends heartbeats, but has neither ended the crawl
+/// nor returned the lease within `overtime` after the crawl's time limit. An agent that was cut off
+/// can first report what it ended meanwhile, because `overtime` also counts from the beginning of
+/// its new session, and a heartbeat must have come since. Skips tasks that another transaction has
+/// locked. Returns the agents.
+pub async fn take_overdue(conn: &mut PgConnection, overtime: Duration, limit: i64) -> Result<Vec<AgentId>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with overdue as materialized (
+            select l.task_id, l.token
+            from leases l join sessions s on s.id = l.session_id and s.state = 'active'
+            where l.state = 'active' and l.due_at < now() - $1::interval
+              and s.renewed_at > greatest(l.due_at, s.opened_at) + $1::interval
+            order by l.due_at
+            limit $2
+        )
+        select t.id, t.token from overdue join tasks t on t.id = overdue.task_id and t.token = overdue.token
+        order by t.id
+        for update of t skip locked
+        "#,
+        Interval(overtime),
+        limit,
+    )
+    .all(conn)
+    .await?;
+    let overdue: Vec<(TaskId, LeaseToken)> = rows.into_iter().map(|row| (row.id, row.token)).collect();
+    let ended = end(conn, &overdue, None, Ending::Overdue).await?;
+    Ok(ended.into_iter().map(|(_, agent)| agent).collect())
+}
+
+/// Returns this session's leases that were taken back without the agent, because their task was
+/// cancelled or their crawl is overdue, and of which the agent has not been told yet. Marks them as
+/// told. The caller must commit before it sends the messages.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
         update leases set revocation_sent_at = now()
-        where session_id = $1 and state = 'revoked' and revocation_sent_at is null
+        where session_id = $1 and state in ('revoked', 'overdue') and revocation_sent_at is null
         returning task_id, token
         "#,
         session.get(),
@@ -270,10 +353,13 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 
 #[cfg(test)]
 mod tests {
+    use sqlx::PgPool;
+
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases::granting::grant;
+    use crate::store::leases::outcomes::OutcomeAnswer;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_its_holder_can_hand_a_lease_back(mut conn: Conn) {
@@ -283,6 +369,39 @@ mod tests {
         assert!(release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
         assert!(!release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"), "once");
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_overdue_lease_is_taken_back_once_heartbeats_came_after_its_limit(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let overtime = Duration::from_secs(60);
+        let taken = async |conn: &mut PgConnection| take_overdue(conn, overtime, 10).await.expect("look");
+        let states = async |conn: &mut PgConnection| {
+            let state =
+                "select t.state || ', ' || l.state || ', ' || t.crashes from tasks t join leases l on l.task_id = t.id";
+            fixtures::scalar::<String>(conn, state).await
+        };
+        fixtures::execute(&mut conn, "update leases set due_at = now() - interval '1 hour'").await;
+        assert_eq!(taken(&mut conn).await, [], "the agent may just have come back, with an outcome");
+        fixtures::execute(&mut conn, "update sessions set opened_at = now() - interval '2 hours'").await;
+        fixtures::execute(&mut conn, "update sessions set renewed_at = now() - interval '61 minutes'").await;
+        assert_eq!(taken(&mut conn).await, [], "no heartbeat came after the limit");
+        assert!(fixtures::renew(&mut conn, session).await);
+        let mut other = fixtures::begin(&pool).await;
+        fixtures::execute(&mut other, "select from tasks for update").await;
+        assert_eq!(taken(&mut conn).await, [], "it does not wait");
+        other.commit().await.expect("commit");
+        assert_eq!(states(&mut conn).await, "leased, active, 0");
+        assert_eq!(taken(&mut conn).await, [agent]);
+        assert_eq!(states(&mut conn).await, "located, overdue, 0");
+        assert_eq!(
+            take_revoked(&mut conn, session).await.expect("take"),
+            [(task, fixtures::TOKEN)],
+            "the agent is told"
+        );
+        let late = fixtures::complete(&mut conn, agent, task).await;
+        assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "nobody has a newer lease: {late:?}");
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -323,7 +442,7 @@ mod tests {
                 )
                 .await;
                 sessions::expire_due(conn).await.expect("expire");
-                release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
+                fixtures::reap(conn).await;
             }
             // The agent's new process reports no lease.
             End::Restart => _ = fixtures::session(conn, agent).await,
@@ -337,7 +456,7 @@ mod tests {
             }
             End::Goodbye => {
                 sessions::close(conn, session).await.expect("close");
-                release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
+                fixtures::reap(conn).await;
             }
         }
         sqlx::query_as("select state::text, reason, crashes from tasks where id = $1")

@@ -98,8 +98,8 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
         with chosen as (
             -- The token is higher than all tokens granted before a restore, because the restored
             -- database does not contain all of these.
-            select t.id, t.site_id, greatest(t.token, (select coalesce(max(floor), 0) from restores)) + 1 as token,
-                   free.agent_id, free.session_id
+            select t.id, t.site_id, t.batch_id, free.agent_id, free.session_id,
+                   greatest(t.token, (select coalesce(max(floor), 0) from restores)) + 1 as token
             from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as free (agent_id, session_id, slots)
             -- Without the array, the planner expects a limit from a column to return a tenth of all
             -- waiting tasks. It then joins whole tables.
@@ -115,8 +115,10 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
                 for update skip locked
             )) t
         ), granted as (
-            insert into leases (task_id, token, site_id, agent_id, session_id)
-            select id, token, site_id, agent_id, session_id from chosen
+            insert into leases (task_id, token, site_id, agent_id, session_id, due_at)
+            select id, token, site_id, agent_id, session_id,
+                   now() + make_interval(secs => (select b.max_duration_ms / 1000.0 from batches b where b.id = chosen.batch_id))
+            from chosen
             -- Another batch's task of the same site may have got a lease in the meantime. This task
             -- then stays assigned.
             on conflict (site_id) where state = 'active' do nothing

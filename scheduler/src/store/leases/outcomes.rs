@@ -5,6 +5,7 @@
 //! token. A repeated outcome is a duplicate if it equals the accepted outcome; otherwise it is
 //! refused as a contradiction. An outcome with another token, or from another agent, is refused
 //! too. A refusal is counted and changes nothing else.
+//! An outcome waits for no lock of its task, because a transaction records those of many agents.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -176,6 +177,8 @@ pub enum OutcomeAnswer {
     /// The outcome is not recorded, but counted as a refusal. If the outcome contradicts a recorded
     /// outcome, the recorded outcome stays.
     Refused(Refusal),
+    /// Another transaction has locked the task. Nothing was recorded: report it again later.
+    Busy,
 }
 
 /// Judges reports on different tasks. Also returns the tasks that end now but still have a hold. A
@@ -186,6 +189,13 @@ async fn judge(
     locked: &HashMap<TaskId, LockedTask>,
     reports: &[(AgentId, &OutcomeReport)],
 ) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
+    // Skipped tasks that exist are locked by another transaction.
+    let mut busy = Vec::new();
+    let skipped = reports.iter().map(|(_, report)| report.task).filter(|task| !locked.contains_key(task));
+    let skipped: Vec<TaskId> = skipped.collect();
+    if !skipped.is_empty() {
+        busy = sqlx::query_scalar!("select id from tasks where id = any($1)", &skipped as _).all(conn).await?;
+    }
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
     // This statement is separate from [`lock`], so that it sees grants and outcomes of transactions
@@ -210,6 +220,9 @@ async fn judge(
     let floor = if leases.len() == reports.len() { 0 } else { backup_and_restore::floor(conn).await? };
     let odd = |number, otherwise| OutcomeAnswer::Refused(backup_and_restore::blame(number, floor, otherwise));
     let verdict = |(agent, report): &(AgentId, &OutcomeReport)| {
+        if busy.contains(&report.task) {
+            return OutcomeAnswer::Busy;
+        }
         let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
         let Some(known) = leases.get(&report.task) else { return odd(report.token.get(), Refusal::ForgedToken) };
         if known.agent_id != *agent {
@@ -300,7 +313,7 @@ struct LockedTask {
 }
 
 /// Locks the tasks' rows in the order of their identifiers, like every transaction that ends
-/// leases.
+/// leases. Skips tasks that another transaction has locked.
 async fn lock(
     conn: &mut PgConnection,
     reports: &[(AgentId, &OutcomeReport)],
@@ -312,7 +325,7 @@ async fn lock(
                batch_id in (select c.batch_id from batch_constraints c where c.constraints ->> 'bytes_per_day' is not null) as "limited!"
         from tasks where id = any($1)
         order by id
-        for update
+        for update skip locked
         "#,
         &ids,
     )

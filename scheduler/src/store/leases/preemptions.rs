@@ -38,7 +38,8 @@ pub struct UnderWay {
     /// The minimum interval that the agent keeps between two requests to the site; `None` if no
     /// interval was reported.
     pub interval: Option<Duration>,
-    /// Agents at which a crawl of this task crashed, or that were lost during a crawl of this task.
+    /// Agents at which a crawl of this task crashed or was overdue, or that were lost during a crawl
+    /// of this task.
     pub crashed_at: Vec<AgentId>,
 }
 
@@ -56,7 +57,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
                p.saved_at - l.granted_at as "saved: Interval", p.interval_ms as "interval_ms?",
                array(
                    select f.agent_id from leases f
-                   where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
+                   where f.task_id = l.task_id and (f.crash is not null or f.state in ('expired', 'overdue'))
                ) as "crashed_at!: Vec<AgentId>"
         from batches b
         -- `offset 0` forces lookups by index for each batch. Joins would read the leased tasks and

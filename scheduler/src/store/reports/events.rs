@@ -68,7 +68,7 @@ pub struct Filter {
     pub one_task_in: Option<i64>,
 }
 
-pub const KINDS: [&str; 27] = [
+pub const KINDS: [&str; 28] = [
     "task",
     "task-submitted",
     "task-measuring",
@@ -85,6 +85,7 @@ pub const KINDS: [&str; 27] = [
     "lease-released",
     "lease-expired",
     "lease-revoked",
+    "lease-overdue",
     "session",
     "session-opened",
     "session-closed",
@@ -294,7 +295,7 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::store::agents::{drain_remove_and_tag, sessions};
+    use crate::store::agents::drain_remove_and_tag;
     use crate::store::batches::cancel_and_retry;
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases;
@@ -321,9 +322,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(mut conn: Conn) {
         let LeasedTask { agent, session, batch, task, .. } = fixtures::leased(&mut conn, "a").await;
-        sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
-            .await
-            .expect("renew");
+        assert!(fixtures::renew(&mut conn, session).await);
         let crash = Some("on purpose");
         assert!(
             leases::release(&mut conn, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES)

@@ -165,7 +165,7 @@ pub async fn rewind(
     )
     .affected(conn)
     .await?;
-    let leases = leases::release_of_ended_sessions(conn, u32::MAX).await?;
+    let leases = leases::release_of_ended_sessions(conn, leases::ReleaseScope::All, u32::MAX).await?;
     let voided = sqlx::query!("update enrolments set expires_at = now() where used_at is null and expires_at > now()")
         .affected(conn)
         .await?;

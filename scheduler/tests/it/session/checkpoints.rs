@@ -46,7 +46,7 @@ async fn one_that_is_too_large_ends_the_session_with_the_reason(pool: PgPool) {
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
-    let (running, mut agent, order) = Running::crawling(&pool).await;
+    let (running, agent, order) = Running::crawling(&pool).await;
     let length = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
     agent
         .say(Up::Checkpoint(v1::CrawlCheckpoint {
@@ -65,8 +65,7 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
             }),
         }))
         .await;
-    // Messages are read in order, so the checkpoint is stored once the heartbeat is answered.
-    agent.beat().await;
+    await_count(&pool, "select count(*) from checkpoints", 1).await;
     let mut conn = pool.acquire().await.expect("connect");
     let name = "a.cn".parse().expect("a name");
     let site = sites::find(&mut conn, &name).await.expect("look").expect("the site");

@@ -33,7 +33,7 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     // remaining pages is unknown.
     let so_far = v1::CrawlCheckpoint { pages: 150, state: b"early".to_vec(), ..checkpoint(&order) };
     slow.say(Up::Checkpoint(so_far)).await;
-    slow.beat().await;
+    await_count(&pool, "select count(*) from checkpoints", 1).await;
     let aged = "update leases set granted_at = now() - interval '60 s'";
     sqlx::query(aged).execute(&pool).await.expect("let the time pass");
 

@@ -38,15 +38,6 @@ async fn beside(pool: &PgPool) -> Running {
     Running::start(own.await.expect("connect")).await
 }
 
-async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
-    let reached = async {
-        while sqlx::query_scalar::<_, i64>(query).fetch_one(pool).await.expect("count") != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{query} never came to {wanted}"));
-}
-
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_takes_its_leases_to_the_other_scheduler_and_its_former_stream_is_told(pool: PgPool) {
     let mut pair = Pair::start(pool).await;

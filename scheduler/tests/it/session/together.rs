@@ -2,24 +2,6 @@
 
 use super::*;
 
-/// Returns as soon as some transaction waits for a lock.
-async fn somebody_waits(pool: &PgPool) {
-    let look = async {
-        loop {
-            let waits: bool = sqlx::query_scalar(
-                "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
-            )
-            .fetch_one(pool)
-            .await
-            .expect("look");
-            if waits {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.expect("somebody waits");
-}
-
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
@@ -39,7 +21,6 @@ async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: Pg
         .expect("hold a task");
     let [(first, held_order), (second, order)] = &mut agents[..] else { panic!("two agents") };
     first.say(outcome(held_order)).await;
-    somebody_waits(&pool).await;
     second.say(outcome(order)).await;
     assert_eq!(heard!(second, Outcome).answer(), Answer::Accepted);
     held.rollback().await.expect("let go");
