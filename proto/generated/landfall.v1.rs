@@ -9718,8 +9718,8 @@ pub struct SchedulerStatus {
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub started_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether the scheduler is running, that is, whether it has renewed its entry in the database in
-    /// time.
+    /// Whether the scheduler is running, that is, whether it answers this call, or has renewed its
+    /// entry in the database in time.
     #[prost(bool, tag = "4")]
     pub running: bool,
     /// The roles that the scheduler has now: reap, fit, plan. Only one scheduler has a role at a time.
@@ -9750,6 +9750,9 @@ pub struct DatabaseStatus {
     /// The size of the database.
     #[prost(uint64, tag = "2")]
     pub size_bytes: u64,
+    /// Whether the server accepts no changes, for example because it is a standby.
+    #[prost(bool, tag = "3")]
+    pub read_only: bool,
 }
 /// The agents that were not removed.
 #[derive(serde::Serialize)]
@@ -9928,6 +9931,8 @@ pub enum AttentionKind {
     BatchIdle = 19,
     /// Fewer landmarks are connected than a prediction needs.
     FewLandmarks = 20,
+    /// The database accepts no changes.
+    DatabaseReadOnly = 21,
 }
 impl AttentionKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -9957,6 +9962,7 @@ impl AttentionKind {
             Self::NoEligibleAgent => "ATTENTION_KIND_NO_ELIGIBLE_AGENT",
             Self::BatchIdle => "ATTENTION_KIND_BATCH_IDLE",
             Self::FewLandmarks => "ATTENTION_KIND_FEW_LANDMARKS",
+            Self::DatabaseReadOnly => "ATTENTION_KIND_DATABASE_READ_ONLY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -9983,6 +9989,7 @@ impl AttentionKind {
             "ATTENTION_KIND_NO_ELIGIBLE_AGENT" => Some(Self::NoEligibleAgent),
             "ATTENTION_KIND_BATCH_IDLE" => Some(Self::BatchIdle),
             "ATTENTION_KIND_FEW_LANDMARKS" => Some(Self::FewLandmarks),
+            "ATTENTION_KIND_DATABASE_READ_ONLY" => Some(Self::DatabaseReadOnly),
             _ => None,
         }
     }

@@ -313,6 +313,7 @@ impl Word for crate::v1::AttentionKind {
             18 => "no-eligible-agent",
             19 => "batch-idle",
             20 => "few-landmarks",
+            21 => "database-read-only",
             _ => "",
         }
     }

@@ -53,6 +53,8 @@ pub struct Scheduler {
     pub operators: store::Db,
     /// The connection that tells whether the scheduler is ready.
     pub readiness: store::Db,
+    /// The servers of the database, for connections outside the pool.
+    pub servers: store::servers::Servers,
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::refined_map::MapCache>,
     /// Positions of IP addresses; `None` unless the operator configured a file of them.
@@ -71,6 +73,7 @@ impl Scheduler {
     pub fn new(pool: PgPool, config: config::Config) -> Self {
         let db = store::Db::of(pool.clone());
         Self {
+            servers: pool.connect_options().as_ref().clone().into(),
             pool,
             operators: db.clone(),
             readiness: db.clone(),

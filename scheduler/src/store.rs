@@ -42,6 +42,7 @@ pub(crate) mod reports;
 mod rows_and_errors;
 pub(crate) mod schedulers;
 pub(crate) mod schema;
+pub mod servers;
 pub mod settings;
 pub mod sites;
 pub(crate) mod tasks;

@@ -10,5 +10,6 @@ pub mod notifier;
 mod signals;
 mod task_roles;
 
+pub use database_watch::DatabaseState;
 pub use signals::Wakes;
 pub use task_roles::Task;

@@ -46,7 +46,7 @@ A call that fails ends with one of these codes, and with a sentence for people, 
 | `RESOURCE_EXHAUSTED` | a full disk, an agent that connects too often, or a request without a secret that is too large | later |
 | `OUT_OF_RANGE` | a message is larger than its service takes: 64 KiB to 4 MiB | no |
 | `DEADLINE_EXCEEDED` | the time of the call is over, or the client stopped sending | yes |
-| `UNAVAILABLE` | the scheduler stops, its database does not answer, or too many calls or wrong tokens came from this address | yes, after a pause |
+| `UNAVAILABLE` | the scheduler stops, its database does not answer, is read-only, or is on a full disk, or too many calls or wrong tokens came from this address | yes, after a pause |
 | `INTERNAL` | the scheduler failed; its log has the cause | no |
 ";
 

@@ -26,7 +26,7 @@ use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, print, quoted};
 use crate::app::postgres::PrivatePostgres;
 use crate::app::server_certificate::{RENEWAL_PERIOD, ServerTls, certificate_names, prepare as prepare_tls};
-use crate::app::start_options::{Configuration, Options, configuration, database_options, reach};
+use crate::app::start_options::{Configuration, Options, configuration, database_servers, reach};
 use crate::app::token_and_client_file::{self, ClientFile, Defaults, Precedence};
 use crate::config::Config;
 use crate::grpc::{self, Identity};
@@ -43,6 +43,7 @@ use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
 use crate::store::schedulers::Role;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
+use crate::store::servers::Servers;
 use crate::store::{self, Db, Share, schedulers};
 use crate::wake::Task;
 use crate::web::{self, Web};
@@ -68,17 +69,17 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     };
     let data_dir = DataDir::lock(&data_dir)?;
     let listener = bind(config.listen)?;
-    let (connect, postgres) = match &config.database_url {
-        Some(url) => (database_options(url)?, None),
+    let (servers, postgres) = match &config.database_url {
+        Some(url) => (database_servers(url)?, None),
         None => {
             let postgres = tokio::select! {
                 started = PrivatePostgres::start(data_dir.path()) => started?,
                 () = shutdown.cancelled() => return Ok(()),
             };
-            (postgres.options(), Some(postgres))
+            (Servers::from(postgres.options()), Some(postgres))
         }
     };
-    let served = serve(&options, (config, geoip), &data_dir, connect, listener, shutdown);
+    let served = serve(&options, (config, geoip), &data_dir, servers, listener, shutdown);
     let Some(postgres) = postgres else { return served.await };
     let served = tokio::select! {
         served = served => served,
@@ -92,14 +93,15 @@ async fn serve(
     options: &Options,
     (config, geoip): (Config, Option<Arc<GeoIp>>),
     data_dir: &DataDir,
-    connect: PgConnectOptions,
+    servers: Servers,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("read the listening address")?;
-    if config.database_url.is_some() {
-        reach(&connect).await?;
-    }
+    let connect = match config.database_url {
+        Some(_) => reach(&servers).await?.server,
+        None => servers.first().clone(),
+    };
     let precedence = match (options.replace_secrets, &config.database_url) {
         (true, _) => Precedence::Operator,
         (false, None) => Precedence::DataDir,
@@ -142,6 +144,7 @@ async fn serve(
         db: db.clone(),
         operators: operators.clone(),
         readiness: readiness.clone(),
+        servers,
         ..Scheduler::new(pool.clone(), config)
     };
     let wakes = Arc::clone(&scheduler.wakes);
@@ -305,10 +308,15 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
 /// Spawns the parts that keep this scheduler's roles, exchange signals with the other schedulers,
 /// and watch the database.
 fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
-    let of_each = || (scheduler.db.options(), Arc::clone(&scheduler.wakes), stop.clone());
-    let (options, wakes, stop) = of_each();
+    let of_each = || (scheduler.servers.clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    let (servers, wakes, stop) = of_each();
+    let Scheduler { pool, db, operators, readiness, .. } = scheduler.clone();
     parts.spawn(async move {
-        wakes.database.watch(options, stop).await;
+        let moved = |server: &PgConnectOptions| {
+            pool.set_connect_options(server.clone());
+            [&db, &operators, &readiness].into_iter().for_each(|db| db.move_to(server));
+        };
+        wakes.database.watch(servers, moved, stop).await;
         ("database", Ok(()))
     });
     let (terms, (_, wakes, stop)) = (terms.clone(), of_each());
@@ -316,14 +324,14 @@ fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTe
         terms.keep(&wakes, stop).await;
         ("terms", Ok(()))
     });
-    let (options, wakes, stop) = of_each();
+    let (servers, wakes, stop) = of_each();
     parts.spawn(async move {
-        wakes.tell_others(options, stop).await;
+        wakes.tell_others(servers, stop).await;
         ("notifying other schedulers", Ok(()))
     });
-    let (options, wakes, stop) = of_each();
+    let (servers, wakes, stop) = of_each();
     parts.spawn(async move {
-        wakes.hear_others(options, stop).await;
+        wakes.hear_others(servers, stop).await;
         ("listening to other schedulers", Ok(()))
     });
 }

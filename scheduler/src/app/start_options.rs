@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use landfall_proto::traces::Collector;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
 
 use crate::app::address::AdvertisedAddress;
 use crate::app::exit::usage;
 use crate::config::Config;
 use crate::model::contact_url::ContactUrl;
+use crate::store::servers::{self, Reached, Servers, UrlError};
 
 /// The options of `landfall up` and `landfall serve`.
 #[derive(Debug, Clone, Default)]
@@ -92,38 +91,28 @@ pub(crate) fn exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
 
-/// Parses the URL of a database. Errors do not repeat it, because it may contain a password.
-pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
-    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
-    let options = if postgres { url.parse().ok() } else { None };
-    options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
+/// Parses the URL of a database.
+pub(crate) fn database_servers(url: &str) -> anyhow::Result<Servers> {
+    url.parse().map_err(|error: UrlError| usage(error.to_string()))
 }
 
 /// Connects once to the operator's own server, to get the exact error. The connection pool would
 /// retry, and then report only that it gave up.
-pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnection> {
-    let at = match connect.get_socket() {
-        Some(directory) => directory.display().to_string(),
-        None => format!("{}:{}", connect.get_host(), connect.get_port()),
-    };
-    match connect.connect().await {
-        Ok(connection) => Ok(connection),
-        // sqlx's own message would also contain a line number of Postgres' source.
-        Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
-        Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_postgres_url_names_a_database() {
-        assert!(database_options("postgres://u@db.example.org/landfall").is_ok());
-        assert!(database_options("postgresql:///landfall?host=/run/postgresql").is_ok());
-        for url in ["mysql://u@db.example.org/landfall", "landfall", "postgres://u@db:port/x", ""] {
-            assert!(database_options(url).is_err(), "{url}");
+pub(crate) async fn reach(servers: &Servers) -> anyhow::Result<Reached> {
+    let mut reached = match servers.connect().await {
+        Ok(reached) => reached,
+        Err(error) if error.is_refused_beginning() => {
+            bail!(
+                "{error}: if pgbouncer answers there, set ignore_startup_parameters = extra_float_digits in its configuration"
+            )
         }
-    }
+        Err(error) => return Err(error.into()),
+    };
+    let shared = servers::shares_connections(&mut reached).await.context("look for a pooler before the database")?;
+    ensure!(
+        !shared,
+        "a pooler before the database gives each transaction another connection, but the scheduler needs connections \
+         of its own for LISTEN, prepared statements and time-outs: set pool_mode = session in pgbouncer's configuration"
+    );
+    Ok(reached)
 }

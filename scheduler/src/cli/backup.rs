@@ -35,7 +35,7 @@ impl DatabaseArgs {
 #[command(after_help = "\
 Examples:
   landfall backup /backups/landfall-monday.tar
-  landfall backup --database-url postgres://u@db/landfall --data-dir one monday.tar
+  landfall backup --database-url postgres://u@localhost/landfall --data-dir one monday.tar
 
 The backup is a snapshot of one moment: sites, batches, agents, measurements and the log, but not the pages,
 which agents store. The file is a tar archive: manifest.json describes it, and SHA256SUMS verifies it.")]
@@ -95,7 +95,7 @@ fn megabytes(bytes: u64) -> f64 {
 #[command(after_help = "\
 Examples:
   landfall restore monday.tar --data-dir /var/lib/landfall
-  landfall restore monday.tar --database-url postgres://u@db/empty --data-dir one
+  landfall restore monday.tar --database-url postgres://u@localhost/empty --data-dir one
 
 Stop the old scheduler first. Agents reconnect by themselves if the restored scheduler has the old one's address. Everything
 that happened after the backup is lost; the command ends by printing what that means.")]

@@ -209,7 +209,10 @@ fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
 fn finding(found: &Attention) -> Option<CheckResult> {
     let check = match found.kind() {
         AttentionKind::BeaconsUnreached => return None,
-        AttentionKind::SchedulerLost | AttentionKind::SchedulerVersions | AttentionKind::SchedulerDisk => SCHEDULER,
+        AttentionKind::SchedulerLost
+        | AttentionKind::SchedulerVersions
+        | AttentionKind::SchedulerDisk
+        | AttentionKind::DatabaseReadOnly => SCHEDULER,
         AttentionKind::NoContactUrl => CONTACT,
         AttentionKind::NoLandmarks | AttentionKind::FewLandmarks | AttentionKind::LandmarksAway => LANDMARKS,
         AttentionKind::MapAlarm => "map",

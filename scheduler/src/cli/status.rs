@@ -89,8 +89,7 @@ fn share(part: u64, whole: u64) -> String {
 pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<String> {
     let mut lines = String::new();
     for scheduler in &status.schedulers {
-        let answers = scheduler.url == status.answering_url;
-        writeln!(lines, "scheduler  {}", scheduler_line(scheduler, status.schedulers.len() > 1, answers, view))?;
+        writeln!(lines, "scheduler  {}", scheduler_line(scheduler, status, view))?;
     }
     writeln!(lines, "database   {}", database_line(status.database.as_ref(), view))?;
     writeln!(lines, "agents     {}", fleet_line(status.fleet.as_ref()))?;
@@ -111,10 +110,13 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
 
 /// Describes a scheduler. If there are several schedulers, also states whether this scheduler
 /// answered, and which roles it leads.
-pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
+pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, status: &ShowStatusResponse, view: &View) -> String {
     let SchedulerStatus { url, version, started_at, running, roles, disk } = scheduler;
+    let (several, answers) = (status.schedulers.len() > 1, *url == status.answering_url);
+    let read_only = status.database.as_ref().is_some_and(|database| database.read_only);
     if !running {
-        return format!("{url}  {version}, stopped without notice");
+        let what = if read_only { "unknown while the database is read-only" } else { "stopped without notice" };
+        return format!("{url}  {version}, {what}");
     }
     let mut parts = vec![format!("{url}  {version}, started {}", view.when(*started_at))];
     if several && answers {
@@ -132,11 +134,15 @@ pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers
 }
 
 pub(crate) fn database_line(database: Option<&DatabaseStatus>, view: &View) -> String {
-    let Some(DatabaseStatus { version, size_bytes }) = database else { return "-".to_owned() };
-    if view.timeless {
-        return format!("PostgreSQL {version}");
+    let Some(DatabaseStatus { version, size_bytes, read_only }) = database else { return "-".to_owned() };
+    let mut line = format!("PostgreSQL {version}");
+    if !view.timeless {
+        line += &format!(", {}", bytes_cell(*size_bytes));
     }
-    format!("PostgreSQL {version}, {}", bytes_cell(*size_bytes))
+    if *read_only {
+        line += ", read-only";
+    }
+    line
 }
 
 /// Describes the number of agents in each state, and the use of their slots.
@@ -218,7 +224,7 @@ mod tests {
                 roles: ["fit", "plan", "reap"].map(str::to_owned).to_vec(),
                 disk: Some(DiskSpace { free_bytes: 56_000_000_000, size_bytes: 252_000_000_000 }),
             }],
-            database: Some(DatabaseStatus { version: "15.18".to_owned(), size_bytes: 1_200_000_000 }),
+            database: Some(DatabaseStatus { version: "15.18".to_owned(), size_bytes: 1_200_000_000, read_only: false }),
             fleet: Some(FleetStatus {
                 agents: vec![count(ServiceState::Ready, 28), count(ServiceState::NeverConnected, 1)],
                 slots: 224,
@@ -299,6 +305,12 @@ attention  ! no contact URL is set
             assert!(text.contains(said), "{said}: {text}");
         }
         let lost = SchedulerStatus { url: "u".to_owned(), version: "0.1.0".to_owned(), ..SchedulerStatus::default() };
-        assert_eq!(scheduler_line(&lost, true, false, &View::plain()), "u  0.1.0, stopped without notice");
+        let mut status = status();
+        status.answering_url.clear();
+        assert_eq!(scheduler_line(&lost, &status, &View::plain()), "u  0.1.0, stopped without notice");
+        status.database.as_mut().unwrap().read_only = true;
+        let unknown = "u  0.1.0, unknown while the database is read-only";
+        assert_eq!(scheduler_line(&lost, &status, &View::plain()), unknown);
+        assert!(super::text(&status, &View::plain()).unwrap().contains("PostgreSQL 15.18, 1.2 GB, read-only"));
     }
 }

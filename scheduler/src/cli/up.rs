@@ -77,8 +77,8 @@ pub(super) struct UpArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  landfall serve --database-url postgres://u@db/landfall --data-dir one
-  landfall serve --database-url postgres://u@db/landfall --data-dir two --listen 127.0.0.1:7172
+  landfall serve --database-url postgres://u@localhost/landfall --data-dir one
+  landfall serve --database-url postgres://u@localhost/landfall --data-dir two --listen 127.0.0.1:7172
 
 Several schedulers may use one database, on one machine or several: each serves every agent and operator. Before the
 second one starts, copy the first one's secrets: cp -r one/operator-token one/tls two/ (without tls if the first one listens

@@ -3,6 +3,7 @@
 //! The message of a status is one sentence in plain words. Internal causes are logged here, once,
 //! and not sent. Every match is exhaustive, so a new error must be given an explicit code.
 
+use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 
@@ -24,9 +25,10 @@ use crate::store::batches::cancel_and_retry::ChangeError;
 use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
 use crate::store::db::{MayConflict, conflict_in};
+use crate::wake::DatabaseState;
 
-/// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry, or if
-/// another transaction holds a lock; otherwise `Internal`.
+/// `Unavailable` if the database is unreachable or read-only, its disk is full, it asks for a retry,
+/// or another transaction holds a lock; otherwise `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         if error.has_zero_character() {
@@ -44,12 +46,16 @@ impl From<store::Error> for Status {
             return status;
         }
         if error.is_locked() {
-            tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "a request waited too long for a lock");
+            tracing::warn!(error = chain(&error), "a request waited too long for a lock");
             return Self::unavailable("another transaction in the database holds what this changes: try again");
         }
-        let passing = error.passes();
-        let chain = format!("{:#}", anyhow::Error::from(error));
-        if passing {
+        let (passing, read_only) = (error.passes(), error.is_read_only());
+        let chain = chain(&error);
+        if read_only {
+            // The watcher of the database logs once that it is read-only.
+            tracing::debug!(error = chain, "a change was refused");
+            unusable(DatabaseState::ReadOnly)
+        } else if passing {
             tracing::warn!(error = chain, "the database does not answer");
             away()
         } else {
@@ -75,9 +81,27 @@ impl From<NoAnswer> for Status {
     }
 }
 
+/// The error with its causes. sqlx's text of an error of the database already contains the cause.
+fn chain(error: &store::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            text += &format!(": {said}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
 /// The status `Unavailable`, because the caller can repeat the request.
 pub(super) fn away() -> Status {
-    Status::unavailable("the database does not answer: try again")
+    unusable(DatabaseState::Silent)
+}
+
+pub(super) fn unusable(state: DatabaseState) -> Status {
+    Status::unavailable(format!("{state}: try again"))
 }
 
 /// The code is `InvalidArgument`, and the message names the field.

@@ -1,6 +1,7 @@
 //! Serves gRPC and the dashboard's pages on one port, until the scheduler shuts down, and passes each
 //! request through the gate, which refuses requests that the caller may not make.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +20,14 @@ use landfall_proto::v1::report_service_server::{self, ReportServiceServer};
 use landfall_proto::v1::site_service_server::{self, SiteServiceServer};
 use landfall_proto::v1::status_service_server::{self, StatusServiceServer};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use super::agent_session::{AgentDesk, MAX_AGENT_MESSAGE};
 use super::auth::{self, AllowedCallers};
@@ -36,6 +39,7 @@ use super::port::connections::Connection;
 use super::port::refusals::Refused;
 use super::responses::{deadline, finished, in_time};
 use crate::Scheduler;
+use crate::wake::DatabaseState;
 
 /// Maximum time that a shutdown waits for streams to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -76,9 +80,7 @@ pub(crate) async fn serve(
     let agents = AgentServiceServer::new(AgentDesk::new(scheduler.clone(), sessions.clone(), shutdown.child_token()))
         .max_decoding_message_size(MAX_AGENT_MESSAGE);
     let (health, health_service) = tonic_health::server::health_reporter();
-    for service in SERVICES {
-        health.set_service_status(service, ServingStatus::Serving).await;
-    }
+    let health = tell_health(health, scheduler.wakes.database.watched());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(landfall_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -108,12 +110,27 @@ pub(crate) async fn serve(
     tokio::select! {
         () = listen(listener, tls, routes, port, shutdown.clone()) => {}
         () = drained => tracing::warn!("some streams did not end in time"),
+        never = health => match never {},
     }
     sessions.close();
     if tokio::time::timeout(SHUTDOWN_WAIT, sessions.wait()).await.is_err() {
         tracing::warn!("some sessions did not end in time");
     }
     Ok(())
+}
+
+/// Keeps the health of every service, and of the server as a whole, that of the database.
+async fn tell_health(health: HealthReporter, mut database: watch::Receiver<DatabaseState>) -> Infallible {
+    loop {
+        let state = *database.borrow_and_update();
+        let serving = if state == DatabaseState::Answers { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in SERVICES.into_iter().chain([""]) {
+            health.set_service_status(service, serving).await;
+        }
+        if database.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// Passes a request on to its service or page if its caller may make it; otherwise answers the

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,7 @@ use crate::machine::disk::DiskWatch;
 use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
 use crate::store::schedulers::Role;
+use crate::store::servers::Servers;
 use crate::store::{self, Db, Tx, schedulers};
 use crate::wake::Wakes;
 
@@ -107,6 +108,7 @@ impl Leader {
 #[derive(Debug, Clone)]
 pub struct HeldTerms {
     db: Db,
+    servers: Servers,
     url: Arc<str>,
     life: Duration,
     /// Lifetime of a session, including its grace period. When a scheduler takes the role reap, it
@@ -130,6 +132,7 @@ impl HeldTerms {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
             db: scheduler.db.clone(),
+            servers: scheduler.servers.clone(),
             url: url.into(),
             life: term.life,
             lifetime: lease.life + lease.grace,
@@ -254,7 +257,7 @@ impl HeldTerms {
         }
         let handing_over = async {
             // The old connection may still be executing a statement, so a new connection is opened.
-            let mut conn = self.db.options().connect().await?;
+            let mut conn = self.servers.connect().await?.conn;
             self.leave(&mut conn).await
         };
         match tokio::time::timeout(self.life, handing_over).await {
@@ -267,7 +270,7 @@ impl HeldTerms {
     async fn keep_once(&self, connection: &mut Option<PgConnection>, wakes: &Wakes) -> anyhow::Result<()> {
         let mut conn = match connection.take() {
             Some(conn) => conn,
-            None => self.db.options().connect().await.context("connect")?,
+            None => self.servers.connect().await?.conn,
         };
         let taken = self.renew(&mut conn).await?;
         let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;

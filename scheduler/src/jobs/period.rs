@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::leadership::NotLeader;
+use crate::store;
 use crate::wake::Wakes;
 
 /// The minimum rest between two passes. Busy agents report dozens of times a second. Because of the
@@ -72,12 +73,18 @@ pub async fn run_periodic<F, Fut>(
             () = tokio::time::sleep_until(next) => {}
         }
         let began = tokio::time::Instant::now();
-        // A pass that would wait for an unresponsive database is dropped. Nothing is lost, because
-        // the next pass starts from the stored state.
-        if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
+        // A pass that would wait for an unresponsive database, or could store nothing, is dropped.
+        // Nothing is lost, because the next pass starts from the stored state.
+        if let Some(Err(error)) = wakes.database.while_it_accepts_changes(run_once()).await
             && !error.is::<NotLeader>()
         {
-            tracing::error!(task = name, error = format!("{error:#}"), "a background job failed; it is retried");
+            let passes = error.chain().any(|cause| cause.downcast_ref().is_some_and(store::Error::passes));
+            let error = format!("{error:#}");
+            if passes {
+                tracing::warn!(task = name, error, "a background job was interrupted by the database; it is retried");
+            } else {
+                tracing::error!(task = name, error, "a background job failed; it is retried");
+            }
         }
         let period = period.after(wakes.quiet_for());
         let rest = began.elapsed().max(LEAST_REST).min(period);

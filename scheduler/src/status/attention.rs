@@ -33,6 +33,7 @@ words! {
         SchedulerLost = "scheduler-lost",
         SchedulerVersions = "scheduler-versions",
         SchedulerDisk = "scheduler-disk",
+        DatabaseReadOnly = "database-read-only",
         NoContactUrl = "no-contact-url",
         NoAgent = "no-agent",
         AgentsAway = "agents-away",
@@ -80,7 +81,8 @@ impl Attention {
 
 /// Returns the findings that need attention, urgent ones first.
 pub fn attention(status: &Status) -> Vec<Attention> {
-    let mut found = schedulers(status);
+    let mut found = database(status);
+    found.extend(schedulers(status));
     found.extend(contact(status));
     found.extend(connected(status));
     found.extend(service(status));
@@ -92,10 +94,17 @@ pub fn attention(status: &Status) -> Vec<Attention> {
     found
 }
 
+fn database(status: &Status) -> Vec<Attention> {
+    let message = "the database is read-only, so nothing can be changed, and agents stop their crawls";
+    let found = Attention::new(AttentionKind::DatabaseReadOnly, 1, message, "landfall doctor").urgent();
+    if status.database.read_only { vec![found] } else { Vec::new() }
+}
+
 fn schedulers(status: &Status) -> Vec<Attention> {
     let mut found = Vec::new();
     let lost: Vec<&SchedulerStatus> = status.schedulers.iter().filter(|scheduler| !scheduler.running).collect();
-    if !lost.is_empty() {
+    // While the database is read-only, no scheduler can renew its row, whether it runs or not.
+    if !lost.is_empty() && !status.database.read_only {
         let message = format!("{} stopped without notice", names(lost.iter().map(|scheduler| &*scheduler.url)));
         found.push(Attention::new(AttentionKind::SchedulerLost, lost.len(), message, "landfall doctor"));
     }
@@ -361,7 +370,7 @@ mod tests {
         Status {
             now: DateTime::UNIX_EPOCH,
             schedulers: vec![scheduler("http://127.0.0.1:7171")],
-            database: DatabaseStatus { version: "15.1".to_owned(), size: 0 },
+            database: DatabaseStatus { version: "15.1".to_owned(), size: 0, read_only: false },
             agents: vec![agent("a"), agent("b")],
             open_enrolments: 0,
             landmarks: Vec::new(),
@@ -411,7 +420,16 @@ mod tests {
 
     type Case = (&'static str, fn(&mut Status), &'static str, &'static str);
 
-    const CASES: [Case; 21] = [
+    const CASES: [Case; 22] = [
+        (
+            "database-read-only",
+            |status| {
+                status.database.read_only = true;
+                status.schedulers.push(other("1.2.0", false));
+            },
+            "the database is read-only, so nothing can be changed, and agents stop their crawls",
+            "landfall doctor",
+        ),
         (
             "scheduler-lost",
             |status| status.schedulers.push(other("1.2.0", false)),

@@ -71,6 +71,8 @@ pub struct DatabaseStatus {
     pub version: String,
     /// The database's size in bytes.
     pub size: u64,
+    /// Whether the server accepts no changes, for example because it is a standby.
+    pub read_only: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

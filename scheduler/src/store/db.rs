@@ -34,12 +34,16 @@ const ATTEMPTS: u32 = 4;
 /// ten thousand sites takes less than 60 s, so a statement that takes longer probably waits for a
 /// lock that is never released. The timeout of idle transactions releases the locks of a scheduler
 /// that hangs in the middle of a transaction. Postgres ends the statement of a closed connection
-/// within a second.
-const LIMITS: [(&str, &str); 3] = [
-    ("statement_timeout", "60s"),
-    ("idle_in_transaction_session_timeout", "60s"),
-    ("client_connection_check_interval", "1s"),
-];
+/// within a second, since version 14.
+///
+/// This statement sets them, and not the beginning of the connection, at which pgbouncer ignores or
+/// refuses settings.
+const LIMIT: &str = "
+    select set_config(name, value, false)
+    from (values ('statement_timeout', '60s'), ('idle_in_transaction_session_timeout', '60s'),
+                 ('client_connection_check_interval', '1s')) limits (name, value)
+    where current_setting(name, true) is not null
+";
 
 /// Who shares a pool's connections. The sum, 24, lets two schedulers and other programs, such as
 /// backups, together stay below Postgres' default limit of 100 connections.
@@ -73,6 +77,22 @@ pub struct Db {
     counts: Arc<Counts>,
     /// Maximum time that a transaction waits for one lock; `None` for the timeout of statements.
     patience: Option<Duration>,
+    moved: Arc<LastMove>,
+}
+
+/// When the pool last moved to another server; `None` if it never did.
+#[derive(Debug, Default)]
+struct LastMove(Mutex<Option<Instant>>);
+
+impl LastMove {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a connection of this age was made after the last move.
+    fn is_before(&self, age: Duration) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|moved| age < moved.elapsed())
+    }
 }
 
 /// Stores in `PLACE` where the database's disk is, as precisely as the database user's permissions
@@ -114,19 +134,32 @@ pub async fn prepare(options: &PgConnectOptions) -> Result<(), Error> {
 impl Db {
     /// Opens a share of the connections to a database that [`prepare`] has prepared.
     pub async fn open(options: PgConnectOptions, share: Share) -> Result<Self, Error> {
+        let moved = Arc::<LastMove>::default();
         let pool = PgPoolOptions::new()
             .max_connections(share.connections())
             .acquire_timeout(ACQUIRE_TIMEOUT)
+            .after_connect(|conn, _| Box::pin(async move { sqlx::raw_sql(LIMIT).execute(conn).await.map(drop) }))
+            .before_acquire({
+                let moved = Arc::clone(&moved);
+                move |_, conn| Box::pin(std::future::ready(Ok(moved.is_before(conn.age))))
+            })
             .after_release(|conn, _| Box::pin(async move { Ok(is_at_rest(conn).await) }))
-            .connect_with(options.options(LIMITS))
+            .connect_with(options)
             .await?;
-        Ok(Self::of(pool))
+        Ok(Self { moved, ..Self::of(pool) })
+    }
+
+    /// Connects to this server from now on, and closes the former connections before their next
+    /// use.
+    pub fn move_to(&self, server: &PgConnectOptions) {
+        self.pool.set_connect_options(server.clone());
+        self.moved.note();
     }
 
     /// The door to the connections of `pool`.
     pub fn of(pool: PgPool) -> Self {
         let places = Semaphore::new(pool.options().get_max_connections() as usize);
-        Self { pool, places: Arc::new(places), counts: Arc::default(), patience: None }
+        Self { pool, places: Arc::new(places), counts: Arc::default(), patience: None, moved: Arc::default() }
     }
 
     /// The same pool, whose transactions fail (SQLSTATE 55P03) after waiting `patience` for a lock.
@@ -249,18 +282,27 @@ async fn finish<T: Send + 'static>(
     Ok(done?)
 }
 
-/// Whether a returned connection is outside of transactions. Begins by waiting for the end of the
+/// Whether a returned connection is outside of transactions and of use. Begins by waiting for the end of the
 /// connection's last statement.
 async fn is_at_rest(conn: &mut PgConnection) -> bool {
     // In an open transaction, `now()` is the time of its `BEGIN`. A statement without parameters is
     // sent as one message, so both times are otherwise the same.
-    let asked = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(conn);
+    //
+    // A connection to a server that has become read-only is of no more use: a new connection may
+    // find the primary.
+    const ASK: &str = "
+        select now() = statement_timestamp(),
+               pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean
+    ";
+    let asked = sqlx::raw_sql(ASK).fetch_one(conn);
     match tokio::time::timeout(RELEASE_TIMEOUT, asked).await {
-        Ok(Ok(row)) if row.try_get_raw(0).is_ok_and(|value| value.as_bytes().is_ok_and(|text| text == b"t")) => true,
-        Ok(Ok(_)) => {
-            tracing::error!("a connection came back inside a transaction and is closed");
-            false
-        }
+        Ok(Ok(row)) => match (row.try_get::<bool, _>(0), row.try_get::<bool, _>(1)) {
+            (Ok(true), Ok(read_only)) => !read_only,
+            _ => {
+                tracing::error!("a connection came back inside a transaction and is closed");
+                false
+            }
+        },
         // Also in an aborted transaction.
         Ok(Err(error)) => {
             tracing::debug!(error = %error, "a returned connection is closed");
@@ -501,6 +543,48 @@ mod tests {
         assert_ne!(leaked, next);
         let again: i32 = fixtures::scalar(&mut db.read("again").await.expect("read"), pid).await;
         assert_eq!(next, again, "a connection at rest is used again");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn connections_to_a_former_or_read_only_server_are_not_used_again(pool: PgPool) {
+        let server = pool.connect_options().as_ref().clone();
+        let db = Db::open(server.clone(), Share::Readiness).await.expect("open");
+        let pid = async || -> i32 {
+            fixtures::scalar(&mut db.read("pid").await.expect("read"), "select pg_backend_pid()").await
+        };
+        let first = pid().await;
+        assert_eq!(pid().await, first);
+        db.move_to(&server);
+        let moved = pid().await;
+        assert_ne!(moved, first);
+        assert_eq!(pid().await, moved);
+        let mut reader = db.read("read-only").await.expect("read");
+        fixtures::execute(&mut reader, "set default_transaction_read_only = on").await;
+        drop(reader);
+        assert_ne!(pid().await, moved);
+        let limit = "select current_setting('statement_timeout')";
+        let limit: String = fixtures::scalar(&mut db.read("limit").await.expect("read"), limit).await;
+        assert_eq!(limit, "1min");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_database_that_becomes_read_only_in_mid_transaction_stores_nothing_of_it(pool: PgPool) {
+        let db = Db::of(pool);
+        let failed = db.tx("half", |tx| {
+            async move {
+                settings::set_contact_url(tx, "https://first.example").await?;
+                sqlx::query("set transaction read only").run(tx).await?;
+                settings::set_contact_url(tx, "https://second.example").await
+            }
+            .boxed()
+        });
+        let error = failed.await.expect_err("it is read-only");
+        assert!(error.passes() && error.is_read_only(), "{error:?}");
+        let status = tonic::Status::from(error);
+        let said = (status.code(), status.message());
+        assert_eq!(said, (tonic::Code::Unavailable, "the database is read-only: try again"));
+        let stored = settings::contact_url(&mut db.read("read").await.expect("read")).await.expect("read");
+        assert_eq!(stored, None);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

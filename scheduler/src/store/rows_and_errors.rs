@@ -239,6 +239,12 @@ impl Error {
         error.code().as_deref() == Some(LOCK_NOT_AVAILABLE)
     }
 
+    /// Whether the database refused a change because it is read-only.
+    pub fn is_read_only(&self) -> bool {
+        let Self::Database(sqlx::Error::Database(error)) = self else { return false };
+        error.code().as_deref() == Some(READ_ONLY)
+    }
+
     /// Whether the same statement can succeed later.
     pub fn passes(&self) -> bool {
         match self {
@@ -249,12 +255,17 @@ impl Error {
     }
 }
 
-/// Whether a statement that failed with this error can succeed later. A retry can succeed if the
-/// connection failed, or if Postgres is starting, stopping, short of resources or resolving a
-/// conflict (classes 08, 40, 53 and 57).
+/// The classes of SQLSTATE after which a retry can succeed: the connection failed (08); the
+/// transaction ended early, or the database is read-only (25); Postgres resolves a conflict (40),
+/// is short of resources (53), starts, stops or was told to end the connection (57), or could not
+/// read or write a file (58).
+const PASSING: [&str; 6] = ["08", "25", "40", "53", "57", "58"];
+const READ_ONLY: &str = "25006";
+
+/// Whether a statement that failed with this error can succeed later.
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
-        return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
+        return error.code().is_some_and(|code| PASSING.iter().any(|class| code.starts_with(class)));
     }
     matches!(
         cause,

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Executor as _, PgConnection};
 
 use crate::model::{SchedulerId, TermNumber, words};
@@ -22,6 +22,7 @@ use crate::status::{DiskSpace, SchedulerStatus};
 use crate::store::Error;
 use crate::store::agents::sessions;
 use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::servers::Servers;
 use crate::store::types::{Interval, Unsigned, whole};
 
 /// Registers this process, with the free and total space of its disk.
@@ -288,9 +289,10 @@ pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error>
 pub struct Listener(PgListener);
 
 impl Listener {
-    pub async fn connect(options: PgConnectOptions) -> Result<Self, Error> {
+    pub async fn connect(servers: &Servers) -> Result<Self, Error> {
+        let server = servers.connect().await?.server;
         let pool = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
-        let mut listener = PgListener::connect_with(&pool.connect_with(options).await?).await?;
+        let mut listener = PgListener::connect_with(&pool.connect_with(server).await?).await?;
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
         Ok(Self(listener))

@@ -15,14 +15,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection};
+use sqlx::PgConnection;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::task_roles::Task;
 use crate::model::AgentId;
 use crate::store::schedulers::{self, Listener, Role};
+use crate::store::servers::Servers;
 
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
 /// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
@@ -154,7 +154,7 @@ impl Notifier {
     }
 
     /// Sends the waiting signals to the other schedulers, until `shutdown`.
-    pub(super) async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+    pub(super) async fn tell_others(&self, servers: Servers, shutdown: CancellationToken) {
         let telling = async {
             let mut connection = None;
             loop {
@@ -163,7 +163,7 @@ impl Notifier {
                 if news.is_empty() {
                     continue;
                 }
-                match tokio::time::timeout(PATIENCE, tell(&options, connection.take(), &news)).await {
+                match tokio::time::timeout(PATIENCE, tell(&servers, connection.take(), &news)).await {
                     Ok(Ok(told)) => connection = Some(told),
                     // A lost notice does little harm, because the other schedulers poll.
                     Ok(Err(error)) => {
@@ -182,10 +182,10 @@ impl Notifier {
 }
 
 /// Calls `hear` with the signals of other schedulers, until `shutdown`.
-pub(super) async fn hear_others(hear: impl Fn(&Signals), options: PgConnectOptions, shutdown: CancellationToken) {
+pub(super) async fn hear_others(hear: impl Fn(&Signals), servers: Servers, shutdown: CancellationToken) {
     let hearing = async {
         loop {
-            if let Err(error) = listen(&hear, &options).await {
+            if let Err(error) = listen(&hear, &servers).await {
                 tracing::debug!(error = format!("{error:#}"), "the connection to hear other schedulers broke");
             }
             tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -198,8 +198,8 @@ pub(super) async fn hear_others(hear: impl Fn(&Signals), options: PgConnectOptio
 }
 
 /// Receives notices on one connection until it breaks.
-async fn listen(hear: &impl Fn(&Signals), options: &PgConnectOptions) -> anyhow::Result<()> {
-    let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
+async fn listen(hear: &impl Fn(&Signals), servers: &Servers) -> anyhow::Result<()> {
+    let connecting = tokio::time::timeout(PATIENCE, Listener::connect(servers)).await;
     let mut listener = connecting.context("connect in time")?.context("connect")?;
     // Wake everything once, because notices sent before this connection are lost.
     hear(&Signals::all());
@@ -219,14 +219,10 @@ async fn listen(hear: &impl Fn(&Signals), options: &PgConnectOptions) -> anyhow:
     }
 }
 
-async fn tell(
-    options: &PgConnectOptions,
-    connection: Option<PgConnection>,
-    news: &Signals,
-) -> anyhow::Result<PgConnection> {
+async fn tell(servers: &Servers, connection: Option<PgConnection>, news: &Signals) -> anyhow::Result<PgConnection> {
     let mut conn = match connection {
         Some(conn) => conn,
-        None => options.connect().await.context("connect")?,
+        None => servers.connect().await?.conn,
     };
     schedulers::notify(&mut conn, &news.to_string()).await.context("notify")?;
     Ok(conn)

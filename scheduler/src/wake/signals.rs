@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::AgentId;
 use crate::store::schedulers::Role;
+use crate::store::servers::Servers;
 use crate::wake::database_watch::Database;
 use crate::wake::notifier::{self, Notifier, Signals};
 use crate::wake::task_roles::{Task, for_tasks};
@@ -155,13 +155,13 @@ impl Wakes {
     }
 
     /// Sends local signals to the other schedulers, until `shutdown`.
-    pub async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
-        self.notifier.tell_others(options, shutdown).await;
+    pub async fn tell_others(&self, servers: Servers, shutdown: CancellationToken) {
+        self.notifier.tell_others(servers, shutdown).await;
     }
 
     /// Receives the signals of other schedulers, until `shutdown`.
-    pub async fn hear_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
-        notifier::hear_others(|news| self.hear(news), options, shutdown).await;
+    pub async fn hear_others(&self, servers: Servers, shutdown: CancellationToken) {
+        notifier::hear_others(|news| self.hear(news), servers, shutdown).await;
     }
 
     /// Wakes the background tasks and agents for which another scheduler sent signals.

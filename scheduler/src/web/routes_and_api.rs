@@ -150,7 +150,7 @@ async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
     json(&read(&web, Form::of_query(&uri).field("epoch")).await?)
 }
 
-/// Reports whether this scheduler can use the database.
+/// Reports whether this scheduler can use the database, and change it.
 pub(super) async fn ready(State(web): State<Web>) -> Result<&'static str, PageError> {
     operator::ready(&web.scheduler).await?;
     Ok("ready\n")

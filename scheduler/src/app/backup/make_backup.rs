@@ -171,8 +171,7 @@ struct SourceDatabase {
 impl SourceDatabase {
     async fn of(data_dir: &Path, url: Option<&str>) -> anyhow::Result<Self> {
         if let Some(url) = url {
-            let options = start_options::database_options(url)?;
-            start_options::reach(&options).await?;
+            let options = start_options::reach(&start_options::database_servers(url)?).await?.server;
             return Ok(Self { options, started: None });
         }
         if !PrivatePostgres::cluster(data_dir).exists() {
@@ -183,7 +182,7 @@ impl SourceDatabase {
             );
         }
         if let Some(options) = PrivatePostgres::running(data_dir)? {
-            start_options::reach(&options).await?;
+            start_options::reach(&options.clone().into()).await?;
             return Ok(Self { options, started: None });
         }
         let locked = DataDir::lock(data_dir)?;

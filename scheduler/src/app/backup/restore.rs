@@ -74,8 +74,7 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<RestoredBackup> {
     let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
     let (work, result, private) = match &wanted.database_url {
         Some(url) => {
-            let options = start_options::database_options(url)?;
-            start_options::reach(&options).await?;
+            let options = start_options::reach(&start_options::database_servers(url)?).await?.server;
             let (work, result) = work.into_own(&options, &interrupted).await?;
             (work, result, false)
         }

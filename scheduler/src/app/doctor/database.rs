@@ -16,6 +16,7 @@ use crate::app::{start_options, token_and_client_file};
 use crate::machine::clock::now;
 use crate::machine::secret::SecretHash;
 use crate::store::schema::migration_and_inspection::{self, SchemaState, ServerFacts};
+use crate::store::servers::{self, Servers};
 use crate::store::{self, settings};
 
 const PROGRAMS: &str = "postgres";
@@ -110,8 +111,8 @@ impl Fault {
 /// data directory's private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {
-        let opened = match start_options::database_options(url) {
-            Ok(options) => open(&options, data_dir).await,
+        let opened = match start_options::database_servers(url) {
+            Ok(servers) => open(&servers, data_dir).await,
             Err(error) => {
                 Err(Fault::new(error.to_string(), "correct --database-url, LANDFALL_DATABASE_URL or database_url"))
             }
@@ -133,7 +134,7 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
     };
     let server = match running {
         Ok(None) => None,
-        Ok(Some(options)) => Some(open(&options, data_dir).await),
+        Ok(Some(options)) => Some(open(&options.into(), data_dir).await),
         Err(error) => {
             Some(Err(Fault::new(sentence(&error), "run this as root, or as the owner of the data directory")))
         }
@@ -141,14 +142,14 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
     DatabaseFacts { programs: Some(programs.map_err(Fault::of_postgres)), server, permitted: true }
 }
 
-async fn open(options: &PgConnectOptions, data_dir: &Path) -> Result<OpenedDatabase, Fault> {
+async fn open(servers: &Servers, data_dir: &Path) -> Result<OpenedDatabase, Fault> {
     let asked = in_time(DATABASE, async {
-        let mut conn = start_options::reach(options).await.map_err(|error| {
+        let mut reached = start_options::reach(servers).await.map_err(|error| {
             let remedy = "check that the server runs, the database URL with its role and password, and that no firewall \
                           blocks the connection";
             Fault::new(sentence(&error), remedy)
         })?;
-        inspect(&mut conn, options, data_dir).await.map_err(Fault::of_store)
+        inspect(&mut reached.conn, &reached.server, data_dir).await.map_err(Fault::of_store)
     });
     asked.await.unwrap_or_else(|hangs| Err(Fault::of_check(hangs)))
 }
@@ -171,10 +172,7 @@ async fn inspect(
         _ => None,
     };
     let database = options.get_database().unwrap_or("its default database");
-    let at = match options.get_socket() {
-        Some(folder) => format!("{database} at {}", folder.display()),
-        None => format!("{database} at {}:{}", options.get_host(), options.get_port()),
-    };
+    let at = format!("{database} at {}", servers::place(options));
     Ok(OpenedDatabase { at, server, clock_offset, schema, settings })
 }
 
@@ -337,7 +335,7 @@ mod tests {
     use crate::app::token_and_client_file::Precedence;
 
     async fn opened(pool: &PgPool, data_dir: &Path) -> Vec<CheckResult> {
-        let server = Some(open(&pool.connect_options(), data_dir).await);
+        let server = Some(open(&pool.connect_options().as_ref().clone().into(), data_dir).await);
         let facts = DatabaseFacts { programs: None, server, permitted: true };
         if let Some(offset) = facts.clock_offset() {
             assert!(offset.abs() < TimeDelta::seconds(10), "it is this machine's clock: {offset}");

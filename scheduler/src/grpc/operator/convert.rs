@@ -300,7 +300,7 @@ same! {
     AttentionKind = AttentionKind {
         SchedulerLost SchedulerVersions SchedulerDisk NoContactUrl NoAgent AgentsAway AgentsPaused AgentsQuarantined
         AgentClocks AgentVersions AgentDisks AgentTwins BeaconsUnreached NoLandmarks LandmarksAway MapAlarm
-        OpenCircuits NoEligibleAgent BatchIdle FewLandmarks
+        OpenCircuits NoEligibleAgent BatchIdle FewLandmarks DatabaseReadOnly
     }
 }
 

@@ -46,7 +46,10 @@ impl OperatorServices {
         Ok(self.status_message(self.shared_status(batches, max_age).await?))
     }
 
-    fn status_message(&self, status: SystemStatus) -> v1::ShowStatusResponse {
+    fn status_message(&self, mut status: SystemStatus) -> v1::ShowStatusResponse {
+        // A scheduler that answers runs, even if it could not renew its row in time.
+        let answering = status.schedulers.iter_mut().find(|one| one.url == self.identity.scheduler_url);
+        answering.into_iter().for_each(|one| one.running = true);
         let attention = attention(&status);
         let response = v1::ShowStatusResponse::from(status);
         let attention = attention.into_iter().map(Into::into).collect();
@@ -132,7 +135,8 @@ impl From<DiskSpace> for v1::DiskSpace {
 
 impl From<DatabaseStatus> for v1::DatabaseStatus {
     fn from(database: DatabaseStatus) -> Self {
-        Self { version: database.version, size_bytes: database.size }
+        let DatabaseStatus { version, size, read_only } = database;
+        Self { version, size_bytes: size, read_only }
     }
 }
 

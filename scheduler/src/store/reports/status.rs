@@ -124,12 +124,14 @@ async fn database(conn: &mut PgConnection) -> Result<DatabaseStatus, Error> {
     let row = sqlx::query!(
         r#"
         select split_part(current_setting('server_version'), ' ', 1) as "version!",
-               pg_database_size(current_database()) as "size!: Unsigned<u64>"
+               pg_database_size(current_database()) as "size!: Unsigned<u64>",
+               -- The setting of the server, because this transaction itself is read-only.
+               pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean as "read_only!"
         "#
     )
     .one(conn)
     .await?;
-    Ok(DatabaseStatus { version: row.version, size: row.size.0 })
+    Ok(DatabaseStatus { version: row.version, size: row.size.0, read_only: row.read_only })
 }
 
 /// All agents that have not been removed, sorted by name.

@@ -11,8 +11,8 @@ use maud::{Markup, html};
 use serde::Serialize;
 use tonic::Request;
 
-use crate::cli::output::{View, bytes_cell, number};
-use crate::cli::status::{fleet_line, landmarks_line, map_line, scheduler_line};
+use crate::cli::output::{View, number};
+use crate::cli::status::{database_line, fleet_line, landmarks_line, map_line, scheduler_line};
 use crate::machine::clock::now;
 use crate::plot::{Axis, Curve, lines};
 use crate::store::batches;
@@ -78,9 +78,9 @@ fn batches(status: &ShowStatusResponse) -> Markup {
 fn system(status: &ShowStatusResponse, view: &View) -> Markup {
     html! { dl {
         @for scheduler in &status.schedulers {
-            dt { "Scheduler" } dd { (scheduler_line(scheduler, status.schedulers.len() > 1, scheduler.url == status.answering_url, view)) }
+            dt { "Scheduler" } dd { (scheduler_line(scheduler, status, view)) }
         }
-        @if let Some(database) = &status.database { dt { "Database" } dd { "PostgreSQL " (database.version) ", " (bytes_cell(database.size_bytes)) } }
+        dt { "Database" } dd { (database_line(status.database.as_ref(), view)) }
         dt { "Landmarks" } dd { (landmarks_line(status.landmarks.as_ref())) }
         dt { "Map" } dd { a href="/map" { (map_line(status.map.as_ref(), view)) } }
     } }

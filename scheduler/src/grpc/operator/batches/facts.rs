@@ -15,6 +15,7 @@ use crate::store::batches::list_and_progress::{self, EndReason};
 use crate::store::batches::{self, Progress};
 use crate::store::reports::remaining_time;
 use crate::throughput::Estimate;
+use crate::wake::DatabaseState;
 
 /// Maximum age of endings as long as the batch's numbers stay the same. Rarely, different endings
 /// have the same numbers.
@@ -37,8 +38,13 @@ const READY_AGE: Duration = Duration::from_millis(250);
 /// Time after which a scheduler that does not get an answer from the database is not ready.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether this scheduler can use the database, over the connection that serves nothing else.
+/// Whether this scheduler can use the database, over the connection that serves nothing else, and
+/// whether the database accepts changes.
 pub(crate) async fn ready(scheduler: &Scheduler) -> Result<(), Status> {
+    let state = scheduler.wakes.database.state();
+    if state != DatabaseState::Answers {
+        return Err(errors::unusable(state));
+    }
     let read = || {
         let scheduler = scheduler.clone();
         async move {
