@@ -95,6 +95,8 @@ find_missing_for_tests() {
     has protoc || need protobuf-compiler "generates code for that example"
     has grpc_python_plugin || need protobuf-compiler-grpc "does so for Python"
     [ -e /usr/include/google/protobuf/duration.proto ] || need libprotobuf-dev "has definitions that the protocol imports"
+    [ -x /usr/sbin/haproxy ] || need haproxy "leads a scheduler to another database in a test"
+    [ -x /usr/sbin/pgbouncer ] || need pgbouncer "stands between a scheduler and its database in a test"
     [ -x /usr/bin/chromium ] || need chromium "the browser in which the dashboard is tested"
     has node || need nodejs "drives that browser"
     has npm || need npm "downloads the browser's driver for tests"

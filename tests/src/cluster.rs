@@ -6,6 +6,8 @@
 //! directory. Dropping the cluster kills the processes.
 
 mod agents;
+pub mod balancer;
+pub mod pooler;
 pub mod postgres;
 pub mod process;
 mod running_cluster;

@@ -1,7 +1,8 @@
 //! Reads from /proc how busy the machine is, and the memory and processor time of processes. Raises
-//! the limit on open files.
+//! the limit on open files. Finds free ports.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 
 use anyhow::Context;
@@ -34,6 +35,12 @@ impl CpuTime {
     pub fn idle_since(self, earlier: Self) -> f64 {
         share(self.idle.saturating_sub(earlier.idle), self.total.saturating_sub(earlier.total))
     }
+}
+
+/// A port of loopback for a program that cannot choose one itself.
+pub fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr().context("find a free port")?.port())
 }
 
 /// `part` as a fraction of `whole`; 1 if `whole` is 0.

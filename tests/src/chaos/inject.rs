@@ -185,9 +185,7 @@ impl Injector {
             (0..count).map(|step| (fault.target + step) % count).find(|index| !busy[*index])
         };
         match fault.kind {
-            FaultKind::PostgresRestart | FaultKind::PostgresCrash | FaultKind::PostgresStop => {
-                (!self.postgres_busy).then_some(0)
-            }
+            kind if kind.affects_the_database() => (!self.postgres_busy).then_some(0),
             FaultKind::SchedulerKill | FaultKind::SchedulerStop => free(&self.schedulers_busy),
             _ if on_wire(fault.kind) => Some(fault.target % self.wires.len()),
             FaultKind::ClockShift => {
@@ -220,6 +218,11 @@ impl Injector {
             FaultKind::PostgresRestart => self.database(cluster, DatabaseAction::Restart),
             FaultKind::PostgresCrash => self.database(cluster, DatabaseAction::Crash),
             FaultKind::PostgresStop => self.database(cluster, DatabaseAction::Freeze(true)),
+            FaultKind::PostgresReadOnly => self.database(cluster, DatabaseAction::ReadOnly(true)),
+            FaultKind::PostgresSlow => self.database(cluster, DatabaseAction::SlowCommits(true)),
+            FaultKind::PostgresEnd => self.database(cluster, DatabaseAction::EndConnections),
+            FaultKind::WatcherEnd => self.database(cluster, DatabaseAction::EndWatchers),
+            FaultKind::RowsLocked => self.database(cluster, DatabaseAction::LockRows(true)),
             FaultKind::Flap => {
                 let (now, pause) = (Instant::now(), fault.lasts / FLAPS);
                 self.flaps.extend((0..FLAPS).map(|flap| (now + pause * flap, target)));
@@ -246,7 +249,10 @@ impl Injector {
             FaultKind::ClockShift => self.shift(target, TRUE),
             FaultKind::SchedulerKill => cluster.schedulers[target].restart(),
             FaultKind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGCONT),
-            FaultKind::PostgresRestart | FaultKind::Flap => Ok(()),
+            FaultKind::PostgresRestart | FaultKind::PostgresEnd | FaultKind::WatcherEnd | FaultKind::Flap => Ok(()),
+            FaultKind::PostgresReadOnly => self.database(cluster, DatabaseAction::ReadOnly(false)),
+            FaultKind::PostgresSlow => self.database(cluster, DatabaseAction::SlowCommits(false)),
+            FaultKind::RowsLocked => self.database(cluster, DatabaseAction::LockRows(false)),
             FaultKind::PostgresCrash => self.database(cluster, DatabaseAction::Resume),
             FaultKind::PostgresStop => self.database(cluster, DatabaseAction::Freeze(false)),
             _ => self.on_wire(cluster, fault, target, false),
@@ -255,9 +261,7 @@ impl Injector {
 
     fn set_busy(&mut self, kind: FaultKind, target: usize, busy: bool) {
         match kind {
-            FaultKind::PostgresRestart | FaultKind::PostgresCrash | FaultKind::PostgresStop => {
-                self.postgres_busy = busy;
-            }
+            kind if kind.affects_the_database() => self.postgres_busy = busy,
             FaultKind::SchedulerKill | FaultKind::SchedulerStop => self.schedulers_busy[target] = busy,
             kind if on_wire(kind) => {}
             _ => self.agents_busy[target] = busy,

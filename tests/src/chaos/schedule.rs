@@ -54,10 +54,20 @@ pub enum FaultKind {
     PostgresCrash,
     /// All processes of the database get SIGSTOP, and SIGCONT when the fault ends.
     PostgresStop,
+    /// The database accepts no changes, as during a failover.
+    PostgresReadOnly,
+    /// Each commit waits for a slow disk.
+    PostgresSlow,
+    /// All connections to the database are ended.
+    PostgresEnd,
+    /// Only the connections over which schedulers watch the database are ended.
+    WatcherEnd,
+    /// Rows are locked by hand until the fault ends.
+    RowsLocked,
 }
 
 impl FaultKind {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::AgentKill,
         Self::AgentStop,
         Self::AgentOld,
@@ -78,6 +88,11 @@ impl FaultKind {
         Self::PostgresRestart,
         Self::PostgresCrash,
         Self::PostgresStop,
+        Self::PostgresReadOnly,
+        Self::PostgresSlow,
+        Self::PostgresEnd,
+        Self::WatcherEnd,
+        Self::RowsLocked,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -102,6 +117,11 @@ impl FaultKind {
             Self::PostgresRestart => "postgres_restart",
             Self::PostgresCrash => "postgres_crash",
             Self::PostgresStop => "postgres_stop",
+            Self::PostgresReadOnly => "postgres_read_only",
+            Self::PostgresSlow => "postgres_slow",
+            Self::PostgresEnd => "postgres_end",
+            Self::WatcherEnd => "watcher_end",
+            Self::RowsLocked => "rows_locked",
         }
     }
 
@@ -109,7 +129,7 @@ impl FaultKind {
     /// other faults hit a working system.
     const fn weight(self) -> u32 {
         match self {
-            Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 1,
+            kind if kind.affects_the_database() => 1,
             Self::SchedulerKill | Self::SchedulerStop => 3,
             _ => 6,
         }
@@ -119,19 +139,26 @@ impl FaultKind {
     /// the database no part of the system works.
     fn longest(self, longest: f64) -> f64 {
         match self {
-            Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
+            kind if kind.affects_the_database() => longest.min(0.4),
             _ => longest,
         }
     }
 
     pub const fn affects_an_agent(self) -> bool {
-        !matches!(
+        !self.affects_the_database() && !matches!(self, Self::SchedulerKill | Self::SchedulerStop)
+    }
+
+    pub const fn affects_the_database(self) -> bool {
+        matches!(
             self,
-            Self::SchedulerKill
-                | Self::SchedulerStop
-                | Self::PostgresRestart
+            Self::PostgresRestart
                 | Self::PostgresCrash
                 | Self::PostgresStop
+                | Self::PostgresReadOnly
+                | Self::PostgresSlow
+                | Self::PostgresEnd
+                | Self::WatcherEnd
+                | Self::RowsLocked
         )
     }
 }

@@ -78,7 +78,7 @@ impl Cluster {
     }
 
     /// Changes an agent's configuration. The change takes effect when the agent starts again.
-    pub(crate) fn configure_agent(
+    pub fn configure_agent(
         &self,
         index: usize,
         change: impl FnOnce(&mut toml::Table) -> anyhow::Result<()>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use landfall_scheduler::app::postgres::PrivatePostgres;
+use landfall_scheduler::app::postgres::{PrivatePostgres, tool};
 use landfall_scheduler::store::MIGRATOR;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,6 +21,8 @@ use super::process::interrupted;
 use crate::machine::children;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
+/// The oldest version that keeps the settings of a standby in the file that `pg_basebackup` writes.
+const OLDEST_WITH_STANDBYS: u32 = 13;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
@@ -33,7 +35,21 @@ pub enum DatabaseAction {
     /// Suspends all processes of the server with SIGSTOP if true, and continues them with SIGCONT
     /// if false.
     Freeze(bool),
+    /// Accepts no changes if true, as a standby does, and accepts them again if false.
+    ReadOnly(bool),
+    /// Makes each commit wait a tenth of a second for the disk if true.
+    SlowCommits(bool),
+    /// Ends all connections, as an administrator can.
+    EndConnections,
+    /// Ends only the connections over which schedulers watch the database.
+    EndWatchers,
+    /// Locks rows of tasks and of an agent if true, as a forgotten transaction in psql does, and
+    /// unlocks them if false.
+    LockRows(bool),
 }
+
+/// The beginning of the query that a scheduler sends each second.
+const WATCHES: &str = "select pg_is_in_recovery()%";
 
 /// A shared server. Dropping it stops the server.
 #[derive(Debug)]
@@ -41,6 +57,8 @@ pub struct SharedPostgres {
     directory: PathBuf,
     url: String,
     running: Option<PrivatePostgres>,
+    /// The connection that holds locked rows.
+    hand: Option<PgConnection>,
 }
 
 impl SharedPostgres {
@@ -49,7 +67,39 @@ impl SharedPostgres {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         let running = PrivatePostgres::start(directory).await?;
         let url = url(&running.options())?;
-        Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
+        Ok(Self { directory: directory.to_owned(), url, running: Some(running), hand: None })
+    }
+
+    /// Starts a standby of this server in `directory`.
+    pub async fn standby(&self, directory: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        let (primary, copy) = (PrivatePostgres::cluster(&self.directory), PrivatePostgres::cluster(directory));
+        let mut copying = Command::new(tool("pg_basebackup", OLDEST_WITH_STANDBYS)?.program);
+        copying.args(["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream", "--username=postgres"]);
+        copying.arg("--host").arg(self.directory.join("run")).arg("--pgdata").arg(&copy);
+        succeed(copying).await?;
+        let mut giving = Command::new("chown");
+        giving.arg("--recursive").arg("--reference").arg(&primary).arg(&copy);
+        succeed(giving).await?;
+        Self::start(directory).await
+    }
+
+    /// Makes a standby the primary.
+    pub async fn promote(&self) -> anyhow::Result<()> {
+        self.execute("select pg_promote()").await
+    }
+
+    async fn execute(&self, statements: &'static str) -> anyhow::Result<()> {
+        let mut conn = self.connect().await?;
+        // Without parameters, each statement is a transaction of its own.
+        for statement in statements.split(';') {
+            sqlx::raw_sql(statement).execute(&mut conn).await.context(statement)?;
+        }
+        Ok(())
+    }
+
+    async fn connect(&self) -> anyhow::Result<PgConnection> {
+        PgConnection::connect_with(&private_options(&self.directory)).await.context("connect to Postgres")
     }
 
     /// The URL of the database, which is the same after every start.
@@ -68,7 +118,50 @@ impl SharedPostgres {
             DatabaseAction::Crash => self.crash().await,
             DatabaseAction::Resume => self.resume().await,
             DatabaseAction::Freeze(frozen) => self.freeze(frozen),
+            DatabaseAction::ReadOnly(true) => {
+                self.execute("alter system set default_transaction_read_only = on; select pg_reload_conf()").await
+            }
+            DatabaseAction::ReadOnly(false) => {
+                self.execute("alter system reset default_transaction_read_only; select pg_reload_conf()").await
+            }
+            DatabaseAction::SlowCommits(true) => {
+                let slow = "alter system set commit_siblings = 0; alter system set commit_delay = 100000; select pg_reload_conf()";
+                self.execute(slow).await
+            }
+            DatabaseAction::SlowCommits(false) => {
+                self.execute("alter system reset commit_delay; select pg_reload_conf()").await
+            }
+            DatabaseAction::EndConnections => self.end_connections("%").await,
+            DatabaseAction::EndWatchers => self.end_connections(WATCHES).await,
+            DatabaseAction::LockRows(true) => self.lock_rows().await,
+            DatabaseAction::LockRows(false) => {
+                self.hand = None;
+                Ok(())
+            }
         }
+    }
+
+    /// Ends the connections whose last query is like `query`.
+    async fn end_connections(&self, query: &str) -> anyhow::Result<()> {
+        let end = "
+            select pg_terminate_backend(pid) from pg_stat_activity
+            where backend_type = 'client backend' and pid <> pg_backend_pid() and query like $1";
+        let mut conn = self.connect().await?;
+        sqlx::query(end).bind(query).execute(&mut conn).await.context("end connections")?;
+        Ok(())
+    }
+
+    async fn lock_rows(&mut self) -> anyhow::Result<()> {
+        let mut conn = self.connect().await?;
+        for statement in [
+            "begin",
+            "select from tasks where state in ('assigned', 'leased') order by random() limit 20 for update skip locked",
+            "select from agents order by random() limit 1 for update skip locked",
+        ] {
+            conn.execute(statement).await.context(statement)?;
+        }
+        self.hand = Some(conn);
+        Ok(())
     }
 
     async fn restart(&mut self) -> anyhow::Result<()> {
@@ -159,6 +252,15 @@ impl ServerDatabase {
     }
 }
 
+/// Runs a program, and fails with its error messages if it fails.
+async fn succeed(mut command: Command) -> anyhow::Result<()> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let output = command.kill_on_drop(true).output().await.with_context(|| format!("run {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program}: {}", said.trim());
+    Ok(())
+}
+
 /// The private Postgres of a data directory.
 pub fn private_options(data_dir: &Path) -> PgConnectOptions {
     PgConnectOptions::new_without_pgpass()
@@ -170,7 +272,7 @@ pub fn private_options(data_dir: &Path) -> PgConnectOptions {
 
 /// Makes a temporary directory that other users may enter, because Postgres runs as another user if
 /// the lab runs as root. If `TMPDIR` is private, the directory is in `/tmp`.
-pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
+pub fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).permissions(std::fs::Permissions::from_mode(0o755));
     let preferred = std::env::temp_dir();
@@ -186,6 +288,12 @@ pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     ensure!(folder.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)), "odd path {folder}");
     let database = options.get_database().context("the private Postgres has no database")?;
     Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
+}
+
+/// The URL of a database on two servers.
+pub fn url_of_both(first: &SharedPostgres, second: &SharedPostgres) -> String {
+    let folder = |url: &str| url.split_once("?host=").map_or_else(String::new, |(_, folder)| folder.to_owned());
+    format!("{},{}", first.url, folder(&second.url))
 }
 
 /// The database that Postgres copies for `create database`.

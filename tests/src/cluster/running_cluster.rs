@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use super::postgres::{self, ServerDatabase, SharedPostgres};
+use super::postgres::{self, DatabaseAction, ServerDatabase, SharedPostgres};
 use super::process::{Process, until};
 use super::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::evidence::batch_record::{self, BatchRecord};
@@ -28,6 +28,8 @@ pub struct Cluster {
     pub schedulers: Vec<SchedulerNode>,
     /// The Postgres that the lab started for the schedulers, if it started one.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
+    /// The standby of this Postgres, if it has one.
+    pub(super) standby: Option<SharedPostgres>,
     /// The database on a server that was already running, if the schedulers use one.
     pub(super) database: Option<ServerDatabase>,
     pub(super) agents: Vec<Process>,
@@ -116,6 +118,9 @@ pub enum ClusterDatabase {
     Private,
     /// This number of schedulers, with a Postgres that the lab starts.
     Shared(usize),
+    /// One scheduler, with a Postgres and its standby that the lab starts. The scheduler's URL names
+    /// the standby first.
+    Replicated,
     /// One scheduler, with a new database on the server at this URL.
     OnServer(String),
 }
@@ -138,18 +143,25 @@ impl Cluster {
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
         let config = directory.path().join("landfall.toml");
         std::fs::write(&config, &options.scheduler).context("write the schedulers' configuration")?;
-        let (mut count, mut postgres, mut database) = (1, None, None);
+        let (mut count, mut postgres, mut standby, mut database) = (1, None, None, None);
         match &options.database {
             ClusterDatabase::Private => {}
             ClusterDatabase::Shared(schedulers) => {
                 count = *schedulers;
                 postgres = Some(SharedPostgres::start(&directory.path().join("database")).await?);
             }
+            ClusterDatabase::Replicated => {
+                let primary = SharedPostgres::start(&directory.path().join("database")).await?;
+                standby = Some(primary.standby(&directory.path().join("standby")).await?);
+                postgres = Some(primary);
+            }
             ClusterDatabase::OnServer(url) => database = Some(ServerDatabase::create(url).await?),
         }
-        let url = match &database {
-            Some(database) => Some(database.url()?),
-            None => postgres.as_ref().map(|postgres| postgres.url().to_owned()),
+        let url = match (&database, &postgres, &standby) {
+            (Some(database), ..) => Some(database.url()?),
+            (None, Some(primary), Some(standby)) => Some(postgres::url_of_both(standby, primary)),
+            (None, Some(postgres), None) => Some(postgres.url().to_owned()),
+            (None, None, _) => None,
         };
         let mut schedulers: Vec<SchedulerNode> = Vec::new();
         for number in 0..count {
@@ -181,6 +193,7 @@ impl Cluster {
             pool,
             schedulers,
             postgres,
+            standby,
             database,
             agents: Vec::new(),
             environment: BTreeMap::new(),
@@ -219,6 +232,9 @@ impl Cluster {
                 late.push(process.name().to_owned());
             }
         }
+        if let Some(mut standby) = self.standby.take() {
+            standby.stop().await?;
+        }
         if let Some(postgres) = self.postgres.take() {
             postgres.lock().await.stop().await?;
         }
@@ -242,6 +258,22 @@ fn no_shared_transaction(log: &Path) -> anyhow::Result<()> {
     match text.lines().find(|line| SHARED_TRANSACTION.iter().any(|sign| line.contains(sign))) {
         Some(line) => bail!("two callers shared a transaction ({}): {line}", log.display()),
         None => Ok(()),
+    }
+}
+
+impl Cluster {
+    /// Executes an action on the Postgres that the lab started.
+    pub async fn apply(&self, action: DatabaseAction) -> anyhow::Result<()> {
+        let postgres = self.postgres.as_ref().context("the lab started no Postgres")?;
+        postgres.lock().await.apply(action).await
+    }
+
+    /// Makes the standby the primary, and reads from it.
+    pub async fn promote_standby(&mut self) -> anyhow::Result<()> {
+        let standby = self.standby.as_ref().context("there is no standby")?;
+        standby.promote().await?;
+        self.pool = batch_record::connect(postgres::private_options(standby.directory())).await?;
+        Ok(())
     }
 }
 

@@ -18,7 +18,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use landfall_scheduler::app::token_and_client_file::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 use super::process::{Process, until};
@@ -85,6 +86,16 @@ impl SchedulerNode {
 
     pub fn tail(&self) -> String {
         self.process.tail()
+    }
+
+    /// Asks the scheduler whether it is ready. Returns the whole response.
+    pub async fn readiness(&self) -> anyhow::Result<String> {
+        let mut stream = TcpStream::connect(self.address).await.context("connect to the scheduler")?;
+        let request = "GET /health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.context("ask")?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.context("read the answer")?;
+        Ok(response)
     }
 
     /// Restarts the scheduler at the same address. The function does not wait until the scheduler

@@ -4,6 +4,7 @@ mod bad_input;
 mod chaos;
 mod cut_off;
 mod dashboard;
+mod database;
 mod dropped_calls;
 mod end_to_end;
 mod enrolment;

@@ -11,14 +11,14 @@ use crate::harness::blocking_beside;
 fn nothing_is_lost_or_done_twice_under_faults() {
     let _turn = blocking_beside();
     let run = Command::new(env!("CARGO_BIN_EXE_lab"))
-        .args(["chaos", "--sites", "150", "--faults", "24", "--seed", "1", "--format", "json"])
+        .args(["chaos", "--sites", "150", "--faults", "30", "--seed", "1", "--format", "json"])
         .output()
         .unwrap();
     let (said, complaints) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success(), "{complaints}");
     let figures: Value = serde_json::from_str(said.trim()).unwrap();
     println!("{figures:#}");
-    assert_eq!((figures["sites"].as_u64(), figures["faults"].as_u64()), (Some(150), Some(24)));
+    assert_eq!((figures["sites"].as_u64(), figures["faults"].as_u64()), (Some(150), Some(30)));
     for rule in ["lost", "double_completed", "stale_accepted", "overlap_violations", "unfinished"] {
         assert_eq!(figures[rule].as_u64(), Some(0), "{rule}: {complaints}");
     }

@@ -1,0 +1,173 @@
+//! Tests, with the real binaries, databases that misbehave: read-only ones, failovers, ended
+//! connections, and poolers. Each fault must be told as what it is, and end without a restart.
+
+use std::path::Path;
+
+use landfall_lab::cluster::balancer::Balancer;
+use landfall_lab::cluster::pooler::Pooler;
+use landfall_lab::cluster::postgres::{DatabaseAction, SharedPostgres, accessible_folder};
+use landfall_lab::cluster::process::until;
+use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
+use landfall_lab::cluster::{Binaries, Cluster, ClusterDatabase, ClusterOptions, HURRIED};
+use landfall_lab::evidence::check::RunKind;
+use landfall_lab::world::World;
+use landfall_lab::world::scenario::SMALL;
+
+use crate::harness::{ENDED, FEW_SAMPLES, PATIENCE, beside, count, small_scenario, submit, violations};
+
+const AGENTS: usize = 2;
+const SITES: usize = 8;
+const SLOW: [&str; 4] = ["--request-interval", "400ms", "--strategy", "random"];
+
+async fn cluster(database: ClusterDatabase) -> Cluster {
+    let world = World::start(small_scenario(SMALL, AGENTS, SITES)).await.unwrap();
+    let scheduler = format!("{HURRIED}{FEW_SAMPLES}");
+    Cluster::start(world, &ClusterOptions { scheduler, capacity: 2, logs: None, database }).await.unwrap()
+}
+
+/// Starts a scheduler without agents.
+async fn scheduler(folder: &Path, name: &str, url: &str) -> anyhow::Result<SchedulerNode> {
+    let config = folder.join("landfall.toml");
+    std::fs::write(&config, HURRIED).unwrap();
+    let options = SchedulerOptions {
+        binary: Binaries::find().unwrap().landfall,
+        data_dir: folder.join(format!("{name}-data")),
+        config,
+        database_url: Some(url.to_owned()),
+        logs: folder.to_owned(),
+    };
+    SchedulerNode::start(&format!("{name}-scheduler"), options).await
+}
+
+async fn await_readiness(scheduler: &SchedulerNode, said: &str) {
+    let ready = async || Ok(scheduler.readiness().await?.contains(said).then_some(()));
+    until(&format!("readiness to be: {said}"), PATIENCE, ready).await.unwrap();
+}
+
+/// Waits until all sites are crawled, and checks that nothing was lost, done twice or told as a
+/// fault of the scheduler.
+async fn await_a_good_end(mut cluster: Cluster) {
+    cluster.await_count("every task to end", ENDED, SITES, PATIENCE).await.unwrap();
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Losses), Vec::<String>::new());
+    let log = std::fs::read_to_string(cluster.logs().join("scheduler.log")).unwrap();
+    let wrong: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(wrong, Vec::<&str>::new());
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_database_is_told_as_that_and_work_goes_on_when_it_accepts_changes() {
+    let _turn = beside().await;
+    let mut cluster = cluster(ClusterDatabase::Shared(1)).await;
+    submit(&cluster, &SLOW).await;
+    cluster.await_count("a crawl", "select count(*) from leases", 1, PATIENCE).await.unwrap();
+    cluster.apply(DatabaseAction::ReadOnly(true)).await.unwrap();
+    await_readiness(&cluster.schedulers[0], "503 Service Unavailable").await;
+    assert!(cluster.schedulers[0].readiness().await.unwrap().contains("the database is read-only: try again"));
+    let refused = cluster.operate(&["contact", "set", "https://example.org/other"]).await.unwrap_err().to_string();
+    assert!(refused.contains("the database is read-only"), "{refused}");
+    // Longer than a lease, so that no agent crawls any more.
+    let overdue = "select count(*) from sessions where state = 'active' and expires_at < now()";
+    let sessions = count(&cluster, "select count(*) from sessions where state = 'active'").await;
+    let sessions = usize::try_from(sessions).unwrap();
+    cluster.await_count("the leases to run out", overdue, sessions, PATIENCE).await.unwrap();
+    let shown = cluster.operate(&["status"]).await.unwrap();
+    assert!(shown.contains(", read-only\n") && shown.contains("! the database is read-only"), "{shown}");
+    assert!(!shown.contains("stopped without notice"), "{shown}");
+
+    cluster.apply(DatabaseAction::ReadOnly(false)).await.unwrap();
+    await_readiness(&cluster.schedulers[0], "200 OK").await;
+    await_a_good_end(cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_follows_the_primary_of_its_url_through_a_failover() {
+    let _turn = beside().await;
+    let mut cluster = cluster(ClusterDatabase::Replicated).await;
+    submit(&cluster, &SLOW).await;
+    cluster.await_count("a crawl", "select count(*) from leases", 1, PATIENCE).await.unwrap();
+    cluster.apply(DatabaseAction::Crash).await.unwrap();
+    await_readiness(&cluster.schedulers[0], "the database is read-only: try again").await;
+    let shown = cluster.operate(&["status"]).await.unwrap();
+    assert!(shown.contains("! the database is read-only"), "{shown}");
+    cluster.promote_standby().await.unwrap();
+    await_readiness(&cluster.schedulers[0], "200 OK").await;
+    await_a_good_end(cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_an_administrator_ends_are_made_anew() {
+    let _turn = beside().await;
+    let cluster = cluster(ClusterDatabase::Shared(1)).await;
+    submit(&cluster, &SLOW).await;
+    let watchers = "
+        select coalesce(max(pid), 0)::bigint from pg_stat_activity
+        where query like 'select pg_is_in_recovery()%' and pid <> pg_backend_pid()";
+    let sessions = "select coalesce(max(id), 0) from sessions";
+    let (watcher, newest) = (count(&cluster, watchers).await, count(&cluster, sessions).await);
+    cluster.apply(DatabaseAction::EndWatchers).await.unwrap();
+    let again = async || Ok((![0, watcher].contains(&count(&cluster, watchers).await)).then_some(()));
+    until("the watcher to connect again", PATIENCE, again).await.unwrap();
+    assert_eq!(count(&cluster, sessions).await, newest, "no session ended");
+    let log = std::fs::read_to_string(cluster.logs().join("scheduler.log")).unwrap();
+    assert!(!log.contains("the database does not answer"), "{log}");
+
+    cluster.apply(DatabaseAction::EndConnections).await.unwrap();
+    await_readiness(&cluster.schedulers[0], "200 OK").await;
+    await_a_good_end(cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pgbouncer_serves_a_scheduler_in_session_mode_and_else_is_refused_with_the_remedy() {
+    let _turn = beside().await;
+    if let Some(reason) = Pooler::missing() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = accessible_folder("landfall-lab-").unwrap();
+    let mut postgres = SharedPostgres::start(&folder.path().join("database")).await.unwrap();
+    let start = async |name: &str, lines: &str| {
+        let pooler = Pooler::start(&postgres, name, lines).await.unwrap();
+        (scheduler(folder.path(), name, pooler.url()).await, pooler)
+    };
+    for (name, lines, remedy) in [
+        ("strict", "pool_mode = session", "set ignore_startup_parameters = extra_float_digits"),
+        (
+            "transactions",
+            "ignore_startup_parameters = extra_float_digits\npool_mode = transaction",
+            "set pool_mode = session in pgbouncer's configuration",
+        ),
+    ] {
+        let refused = format!("{:#}", start(name, lines).await.0.unwrap_err());
+        assert!(refused.contains(remedy), "{name}: {refused}");
+    }
+    let session = "ignore_startup_parameters = extra_float_digits\npool_mode = session";
+    let (scheduler, _pooler) = start("sessions", session).await;
+    let scheduler = scheduler.unwrap();
+    await_readiness(&scheduler, "200 OK").await;
+    drop(scheduler);
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_behind_a_balancer_goes_on_with_the_server_to_which_it_turns() {
+    let _turn = beside().await;
+    if let Some(reason) = Balancer::missing() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = accessible_folder("landfall-lab-").unwrap();
+    let mut primary = SharedPostgres::start(&folder.path().join("database")).await.unwrap();
+    let mut standby = primary.standby(&folder.path().join("standby")).await.unwrap();
+    let balancer = Balancer::start(&primary, &standby, folder.path()).await.unwrap();
+    let scheduler = scheduler(folder.path(), "balanced", balancer.url()).await.unwrap();
+    await_readiness(&scheduler, "200 OK").await;
+    balancer.turn().await.unwrap();
+    primary.apply(DatabaseAction::Crash).await.unwrap();
+    await_readiness(&scheduler, "the database is read-only: try again").await;
+    standby.promote().await.unwrap();
+    await_readiness(&scheduler, "200 OK").await;
+    drop(scheduler);
+    standby.stop().await.unwrap();
+}
