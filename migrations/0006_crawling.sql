@@ -43,6 +43,48 @@ create table batches (
     removing_since timestamptz
 );
 
+create type change_kind as enum (
+    'cancel', -- open tasks are cancelled, and planned recrawls are dropped
+    'retry',  -- failed tasks get a next round
+    'remove'  -- tasks are deleted, and then the batch
+);
+
+-- Changes of all tasks of a batch; the newest change of each batch. An operator's call inserts or
+-- replaces the row. A job changes the tasks in pieces, each in a short transaction. No lease is
+-- granted for a task of a batch that is being cancelled or removed.
+create table changes (
+    -- The batch.
+    batch_id bigint primary key references batches (id) on delete cascade,
+    -- The number of the change. A later change has a higher number.
+    number bigint not null generated always as identity,
+    -- What is done with the tasks.
+    kind change_kind not null,
+    -- When the operator asked for the change.
+    asked_at timestamptz not null default now(),
+    -- When the last task was changed; null until then.
+    finished_at timestamptz,
+    -- Number of the batch's sites when the change was asked for.
+    sites bigint not null,
+    -- Number of these sites whose task was read.
+    read bigint not null default 0,
+    -- The site and the round of the last task that was read, or 0. Tasks are read in this order.
+    site_id bigint not null default 0,
+    round integer not null default 0, -- the round of the last task that was read
+    -- Sites whose tasks could not be changed when they were read, for example because another
+    -- transaction had locked them. Their tasks are read again at the end.
+    left_sites bigint[] not null default '{}',
+    -- Whether more sites were left than `left_sites` may contain. If so, all tasks are read again.
+    left_more boolean not null default false,
+    -- Number of tasks that were cancelled or removed, or of new rounds.
+    changed bigint not null default 0,
+    -- Number of leases that were revoked.
+    leases bigint not null default 0,
+    -- Number of planned recrawls that were dropped.
+    recrawls bigint not null default 0
+);
+-- For looking up the unfinished changes, which every grant of leases does.
+create index changes_unfinished on changes (batch_id) where finished_at is null;
+
 create type unmet_cause as enum (
     'excluded',    -- no agent meets the constraints
     'take-no-work' -- the agents that meet the constraints take no work

@@ -5389,15 +5389,53 @@ pub struct RemoveBatchRequest {
 /// Progress of the removal of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveBatchProgress {
-    /// Number of tasks removed by this call.
+    /// Number of tasks removed so far; only the newest round of each site counts.
     #[prost(uint64, tag = "1")]
     pub removed: u64,
-    /// Number of tasks at the start of this call.
+    /// Number of the batch's sites when the removal began.
     #[prost(uint64, tag = "2")]
     pub tasks: u64,
     /// True if the removal is complete and the name is free.
     #[prost(bool, tag = "3")]
     pub done: bool,
+}
+/// A change of a whole batch, which the scheduler makes in pieces.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BatchChange {
+    /// What is done with the tasks.
+    #[prost(enumeration = "BatchChangeKind", tag = "1")]
+    #[serde(serialize_with = "crate::json::word::<crate::v1::BatchChangeKind, _>")]
+    pub kind: i32,
+    /// When the change was asked for.
+    #[prost(message, optional, tag = "2")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub asked_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Whether the change is finished.
+    #[prost(bool, tag = "3")]
+    pub finished: bool,
+    /// Number of the batch's sites when the change was asked for.
+    #[prost(uint64, tag = "4")]
+    pub sites: u64,
+    /// Number of these sites that the change has reached.
+    #[prost(uint64, tag = "5")]
+    pub read: u64,
+    /// Number of tasks cancelled, retried or removed so far.
+    #[prost(uint64, tag = "6")]
+    pub tasks: u64,
+    /// Number of cancelled tasks whose lease was taken back.
+    #[prost(uint64, tag = "7")]
+    pub leases: u64,
+    /// Number of ended tasks whose recrawl was cancelled.
+    #[prost(uint64, tag = "8")]
+    pub recrawls: u64,
+}
+/// Asks for the change of a whole batch.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchChangeRequest {
+    /// The batch's name.
+    #[prost(string, tag = "1")]
+    pub batch: ::prost::alloc::string::String,
 }
 /// One part of a submission.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5660,6 +5698,9 @@ pub struct BatchProgress {
     #[prost(string, tag = "17")]
     #[serde(skip)]
     pub batch: ::prost::alloc::string::String,
+    /// The change of the whole batch that is unfinished; absent if there is none.
+    #[prost(message, optional, tag = "18")]
+    pub change: ::core::option::Option<BatchChange>,
 }
 /// The remaining time of a batch.
 #[derive(serde::Serialize)]
@@ -5713,6 +5754,10 @@ pub struct CancelTasksResponse {
     /// Number of ended tasks whose recrawl was cancelled.
     #[prost(uint64, tag = "4")]
     pub recrawls: u64,
+    /// The change of the whole batch, if it is unfinished; the other fields then count what is done so
+    /// far. Absent otherwise.
+    #[prost(message, optional, tag = "5")]
+    pub unfinished: ::core::option::Option<BatchChange>,
 }
 /// Selects the tasks to retry.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5736,11 +5781,15 @@ pub struct RetryTasksResponse {
     /// Number of sites whose task is already under way.
     #[prost(uint64, tag = "2")]
     pub open: u64,
+    /// The change of the whole batch, if it is unfinished; `tasks` then counts what is done so far.
+    /// Absent otherwise.
+    #[prost(message, optional, tag = "3")]
+    pub unfinished: ::core::option::Option<BatchChange>,
 }
 /// Asks for the batches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListBatchesRequest {
-    /// Maximum number of batches; 0: all.
+    /// Maximum number of batches in the response, at most 1000; 0: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
     /// Only batches in this state; unspecified: all.
@@ -5752,6 +5801,10 @@ pub struct ListBatchesRequest {
     /// Only batches that were first submitted before this time; absent: no limit.
     #[prost(message, optional, tag = "4")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// The `next_page_token` of the former response, to continue after its last batch; empty: from the
+    /// newest batch.
+    #[prost(string, tag = "5")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// The batches.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5762,6 +5815,9 @@ pub struct ListBatchesResponse {
     /// Number of batches beyond the limit.
     #[prost(uint64, tag = "2")]
     pub more: u64,
+    /// The `page_token` of the request for the next batches; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// A batch, with its tasks counted in their newest rounds.
 #[derive(serde::Serialize)]
@@ -6336,6 +6392,43 @@ pub struct ExcludedAgents {
     /// The excluded agents' names.
     #[prost(string, repeated, tag = "3")]
     pub agents: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// What a change does with the tasks of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BatchChangeKind {
+    /// The kind is not set.
+    Unspecified = 0,
+    /// Cancels open tasks and planned recrawls.
+    Cancel = 1,
+    /// Makes a new round of tasks that had failed when the change began.
+    Retry = 2,
+    /// Removes the tasks, and then the batch.
+    Remove = 3,
+}
+impl BatchChangeKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BATCH_CHANGE_KIND_UNSPECIFIED",
+            Self::Cancel => "BATCH_CHANGE_KIND_CANCEL",
+            Self::Retry => "BATCH_CHANGE_KIND_RETRY",
+            Self::Remove => "BATCH_CHANGE_KIND_REMOVE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BATCH_CHANGE_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "BATCH_CHANGE_KIND_CANCEL" => Some(Self::Cancel),
+            "BATCH_CHANGE_KIND_RETRY" => Some(Self::Retry),
+            "BATCH_CHANGE_KIND_REMOVE" => Some(Self::Remove),
+            _ => None,
+        }
+    }
 }
 /// What happens to tasks that no agent may crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -7066,9 +7159,11 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "WatchBatch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
-        /// once. The call may be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the
-        /// batch lacks one of the sites. After an error, nothing has changed.
+        /// Cancels tasks that have not ended, and the recrawls of ended tasks. The call may be repeated.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or is
+        /// being removed. After an error, nothing has changed. For a whole batch, no task is leased any
+        /// more once the call is answered; a large batch is then cancelled in pieces, and `unfinished` in
+        /// the response says so.
         pub async fn cancel_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelTasksRequest>,
@@ -7094,8 +7189,9 @@ pub mod site_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Starts a new round of failed tasks. The call may be repeated: tasks under way do not change.
-        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or
-        /// one of them is done. After an error, nothing has changed.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites, if
+        /// one of them is done, or if the batch is being cancelled or removed. After an error, nothing has
+        /// changed. A large batch is retried in pieces, and `unfinished` in the response says so.
         pub async fn retry_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::RetryTasksRequest>,
@@ -7120,10 +7216,10 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "RetryTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
-        /// once, one per step, and one at the end. After an interruption, another call continues the
-        /// removal. FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the
-        /// batch is unknown.
+        /// Removes a batch with its tasks and their data, in pieces; its sites stay. Sends one message at
+        /// once, then two per second, and one at the end. The removal goes on if the call is interrupted,
+        /// and another call follows it. FAILED_PRECONDITION if tasks have not ended, `cancel` is not set
+        /// and the batch is not being cancelled; NOT_FOUND if the batch is unknown.
         pub async fn remove_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveBatchRequest>,
@@ -7146,6 +7242,33 @@ pub mod site_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "RemoveBatch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Follows the newest change of a whole batch: sends one message at once, then two per second, and
+        /// one when the change is finished. Begins nothing. NOT_FOUND if the batch is unknown or was never
+        /// changed as a whole; ABORTED if another change takes the place of the followed one.
+        pub async fn watch_change(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchChangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BatchChange>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/landfall.v1.SiteService/WatchChange",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("landfall.v1.SiteService", "WatchChange"));
             self.inner.server_streaming(req, path, codec).await
         }
         /// Lists the batches.
@@ -7224,8 +7347,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ListOpenCircuits"));
             self.inner.unary(req, path, codec).await
         }
-        /// Permits crawls of sites with an open circuit again. The call may be repeated. NOT_FOUND if one
-        /// of the sites is unknown. After an error, nothing has changed.
+        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. The call may
+        /// be repeated. NOT_FOUND if one of the sites is unknown; then nothing has changed.
         pub async fn reopen_sites(
             &mut self,
             request: impl tonic::IntoRequest<super::ReopenSitesRequest>,
@@ -7335,9 +7458,11 @@ pub mod site_service_server {
             &self,
             request: tonic::Request<super::WatchBatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchBatchStream>, tonic::Status>;
-        /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
-        /// once. The call may be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the
-        /// batch lacks one of the sites. After an error, nothing has changed.
+        /// Cancels tasks that have not ended, and the recrawls of ended tasks. The call may be repeated.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or is
+        /// being removed. After an error, nothing has changed. For a whole batch, no task is leased any
+        /// more once the call is answered; a large batch is then cancelled in pieces, and `unfinished` in
+        /// the response says so.
         async fn cancel_tasks(
             &self,
             request: tonic::Request<super::CancelTasksRequest>,
@@ -7346,8 +7471,9 @@ pub mod site_service_server {
             tonic::Status,
         >;
         /// Starts a new round of failed tasks. The call may be repeated: tasks under way do not change.
-        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites or
-        /// one of them is done. After an error, nothing has changed.
+        /// NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if the batch lacks one of the sites, if
+        /// one of them is done, or if the batch is being cancelled or removed. After an error, nothing has
+        /// changed. A large batch is retried in pieces, and `unfinished` in the response says so.
         async fn retry_tasks(
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
@@ -7361,15 +7487,31 @@ pub mod site_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
-        /// once, one per step, and one at the end. After an interruption, another call continues the
-        /// removal. FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the
-        /// batch is unknown.
+        /// Removes a batch with its tasks and their data, in pieces; its sites stay. Sends one message at
+        /// once, then two per second, and one at the end. The removal goes on if the call is interrupted,
+        /// and another call follows it. FAILED_PRECONDITION if tasks have not ended, `cancel` is not set
+        /// and the batch is not being cancelled; NOT_FOUND if the batch is unknown.
         async fn remove_batch(
             &self,
             request: tonic::Request<super::RemoveBatchRequest>,
         ) -> std::result::Result<
             tonic::Response<Self::RemoveBatchStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchChange method.
+        type WatchChangeStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BatchChange, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Follows the newest change of a whole batch: sends one message at once, then two per second, and
+        /// one when the change is finished. Begins nothing. NOT_FOUND if the batch is unknown or was never
+        /// changed as a whole; ABORTED if another change takes the place of the followed one.
+        async fn watch_change(
+            &self,
+            request: tonic::Request<super::WatchChangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchChangeStream>,
             tonic::Status,
         >;
         /// Lists the batches.
@@ -7397,8 +7539,8 @@ pub mod site_service_server {
             tonic::Response<super::ListOpenCircuitsResponse>,
             tonic::Status,
         >;
-        /// Permits crawls of sites with an open circuit again. The call may be repeated. NOT_FOUND if one
-        /// of the sites is unknown. After an error, nothing has changed.
+        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. The call may
+        /// be repeated. NOT_FOUND if one of the sites is unknown; then nothing has changed.
         async fn reopen_sites(
             &self,
             request: tonic::Request<super::ReopenSitesRequest>,
@@ -7716,6 +7858,52 @@ pub mod site_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveBatchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/landfall.v1.SiteService/WatchChange" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchChangeSvc<T: SiteService>(pub Arc<T>);
+                    impl<
+                        T: SiteService,
+                    > tonic::server::ServerStreamingService<super::WatchChangeRequest>
+                    for WatchChangeSvc<T> {
+                        type Response = super::BatchChange;
+                        type ResponseStream = T::WatchChangeStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchChangeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as SiteService>::watch_change(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchChangeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

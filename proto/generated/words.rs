@@ -124,6 +124,16 @@ impl Word for crate::v1::WayState {
         }
     }
 }
+impl Word for crate::v1::BatchChangeKind {
+    fn word(self) -> &'static str {
+        match self as i32 {
+            1 => "cancel",
+            2 => "retry",
+            3 => "remove",
+            _ => "",
+        }
+    }
+}
 impl Word for crate::v1::Unmet {
     fn word(self) -> &'static str {
         match self as i32 {

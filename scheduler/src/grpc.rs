@@ -12,6 +12,7 @@ pub(crate) mod operator;
 pub mod port;
 mod responses;
 mod server;
+pub mod submission_places;
 
 pub use listener::listen;
 pub(crate) use operator::services::OperatorServices;

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod address_lock_tests;
 pub mod assign;
+pub mod changes;
 pub mod fit;
 #[cfg(test)]
 mod fixtures;

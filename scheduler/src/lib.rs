@@ -55,6 +55,8 @@ pub struct Scheduler {
     pub readiness: store::Db,
     /// The servers of the database, for connections outside the pool.
     pub servers: store::servers::Servers,
+    /// The places for submissions, which bound the memory that they take.
+    pub submissions: grpc::submission_places::SubmissionPlaces,
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::refined_map::MapCache>,
     /// Positions of IP addresses; `None` unless the operator configured a file of them.
@@ -78,6 +80,7 @@ impl Scheduler {
             operators: db.clone(),
             readiness: db.clone(),
             db,
+            submissions: grpc::submission_places::SubmissionPlaces::default(),
             wakes: Arc::default(),
             maps: Arc::new(jobs::refined_map::MapCache::new(config.map)),
             geoip: None,

@@ -13,7 +13,7 @@ use super::{COMMAND, UPDATE, compile, root};
 
 /// Messages that commands print as JSON and CSV. The order of fields is that of the .proto file. A
 /// time is printed in RFC 3339, a duration in milliseconds as `NAME_ms`, and an enum by its name.
-const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Batch BatchProgress \
+const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Batch BatchChange BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
     ExplainResponse ExplainedCandidate ExplainedTask FailureRow GlobePosition GrowthSlice HostRow Landmark LandmarkWorth LeftOutAgent OpenCircuit \
     PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \

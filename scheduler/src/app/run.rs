@@ -38,7 +38,7 @@ use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
 use crate::jobs::measure::Measure;
 use crate::jobs::period::{Period, run_periodic};
-use crate::jobs::{prune, reap, recrawl, totals, traces};
+use crate::jobs::{changes, prune, reap, recrawl, totals, traces};
 use crate::machine::clock::now;
 use crate::machine::disk::DiskWatch;
 use crate::store::schedulers::Role;
@@ -287,6 +287,8 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirmation::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
+        // A change also proceeds without a signal: when a lock is released, or after a restart.
+        Job::Woken(Task::Changes), relaxed(1_000), identity, changes::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // The job `balance` tries to keep one waiting task for each slot. Therefore, a slot can
         // become idle between two passes only if its crawl is shorter than this period.

@@ -1,6 +1,7 @@
 //! `landfall batches`: declares the commands, whose modules run them.
 
-mod list_cancel_and_remove;
+pub(super) mod change_watch;
+pub(super) mod list_cancel_and_remove;
 pub(super) mod show_and_policy;
 pub(crate) mod wait_and_progress;
 

@@ -2,7 +2,7 @@
 //! input.
 
 use std::fs::{self, File, Permissions};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -36,13 +36,28 @@ pub(super) fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow:
     Ok(())
 }
 
-/// Reads a file, or standard input for `-`.
-pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    if !is_stdin(path) {
-        return std::fs::read(path).with_context(|| format!("read {}", path.display()));
+/// Opens a file, or standard input for `-`.
+pub(super) fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
+    if is_stdin(path) {
+        return Ok(Box::new(std::io::stdin().lock()));
     }
+    let file = File::open(path).with_context(|| format!("read {}", path.display()))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+/// Maximum length of a file that is read as a whole, in bytes. The longest such file lists a fleet
+/// of agents, at a few hundred bytes each.
+const MAX_WHOLE: u64 = 64 << 20;
+
+/// Reads a file, or standard input for `-`. Refuses a longer file than [`MAX_WHOLE`], so that an
+/// endless one does not fill the memory.
+pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
+    let read = open(path)?.take(MAX_WHOLE + 1).read_to_end(&mut bytes);
+    let length = read.with_context(|| format!("read {}", shown(path)))?;
+    if u64::try_from(length).is_ok_and(|length| length > MAX_WHOLE) {
+        return Err(usage(format!("{}: longer than {MAX_WHOLE} bytes", shown(path))));
+    }
     Ok(bytes)
 }
 

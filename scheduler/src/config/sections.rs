@@ -241,23 +241,17 @@ section! {
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so
         /// that one lost heartbeat does not end a crawl.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
-        /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
-        /// to 1 min. This allows for the network's delay and the drift of clocks. A lost agent
-        /// also keeps its waiting tasks for this time, because most agents return within a second.
+        /// How much longer the scheduler waits for a lost agent, 100 ms to 1 min. This allows for
+        /// network delay and clock drift.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum number of times per minute that a new session of an agent may replace the
-        /// agent's previous session, 2 to 600; further sessions are refused. A bad connection
-        /// causes one or two replacements a minute; two processes with one credential replace each
-        /// other's session all the time.
+        /// Maximum number of sessions of an agent that are replaced per minute, 2 to 600. A bad
+        /// connection causes one or two; two processes with one credential cause one after another.
         max_supersessions: u32 = 10, 2..=600;
-        /// Number of crashes after which a task fails as poison, 1 to 100. A page that kills its
-        /// crawler crashes every lease of its task. A broken connection or a restarted machine
-        /// counts as one crash, seldom as two, for each task that the agent held.
+        /// Number of crashes after which a task fails as poison, 1 to 100. A broken connection or a
+        /// restarted machine counts as one crash, seldom two, for each task that the agent held.
         max_crashes: u32 = 5, 1..=100;
-        /// How long after a crawl's time limit (`max_duration`) the scheduler takes the lease back
-        /// if the agent has neither reported an outcome nor returned the lease, 1 s to 1 day. An
-        /// external crawler needs up to 30 s to stop, and an agent whose disk is slow or full needs
-        /// time to store the outcome.
+        /// How long after a crawl's time limit its lease is taken back, 1 s to 1 day. External
+        /// crawlers need up to 30 s to stop, and a slow disk needs time to store the outcome.
         overtime: Duration = 2 * MINUTE, SECOND..=DAY;
     }
 }

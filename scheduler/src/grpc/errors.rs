@@ -22,7 +22,7 @@ use crate::store::agents::issued_tokens::{RedeemError, RevokeError};
 use crate::store::agents::new_enrolments::CreateError;
 use crate::store::agents::sessions::{EndCause, OpenError};
 use crate::store::batches::cancel_and_retry::ChangeError;
-use crate::store::batches::removal::RemoveError;
+use crate::store::batches::changes::BeginError;
 use crate::store::batches::submissions::SubmitError;
 use crate::store::db::{MayConflict, conflict_in};
 use crate::wake::DatabaseState;
@@ -172,6 +172,7 @@ codes! {
         E::Policy(_) | E::KeyOfOtherSubmission { .. } => Code::InvalidArgument,
         E::NoContactUrl
         | E::BeingRemoved(_)
+        | E::BeingCancelled(_)
         | E::OtherStrategy { .. }
         | E::TooFewAgents { .. }
         | E::IgnoresLoad(_)
@@ -205,10 +206,11 @@ codes! {
     }
     ChangeError {
         E::NotInBatch { .. } | E::Done { .. } => Code::FailedPrecondition,
+        E::Locked(_) => Code::Unavailable,
         E::Store(error) => return error.into(),
     }
-    RemoveError {
-        E::Open { .. } => Code::FailedPrecondition,
+    BeginError {
+        E::Running { .. } | E::Open { .. } | E::Submitting(_) => Code::FailedPrecondition,
         E::Store(error) => return error.into(),
     }
     DrainError {

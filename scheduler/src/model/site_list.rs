@@ -10,10 +10,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io::{self, BufRead, Read as _};
 
 use super::site_name::{InvalidName, SiteName, shown};
 use crate::model::geo::Position;
 
+/// Maximum number of sites in a list, and in a submission. The sites stay in memory until the whole
+/// list was read; each takes about 100 bytes.
+pub const MAX_SITES: usize = 1_000_000;
+/// Maximum length of a line, in bytes. The longest name has 4,096; a comment may follow.
+const MAX_LINE: u64 = 16_384;
+/// Maximum length of a list, in bytes, so that an endless stream of comments ends. It leaves a
+/// thousand bytes for each site.
+const MAX_BYTES: usize = 1 << 30;
 /// Maximum number of invalid lines that are reported one by one.
 const COMPLAINTS: usize = 20;
 /// Number of bytes at the start of a file that are searched for a zero byte, which shows that the
@@ -55,24 +64,52 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Parses a site list.
-pub fn parse(bytes: &[u8]) -> SiteList {
+/// Why a list cannot be read to its end. The rest of the list is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("line {0} is longer than {MAX_LINE} bytes: a site list has one host or URL per line")]
+    LongLine(usize),
+    #[error("line {0}: the list has more than {MAX_SITES} sites: submit it in several parts")]
+    TooManySites(usize),
+    #[error("line {0}: the list is longer than {MAX_BYTES} bytes: submit it in several parts")]
+    TooLong(usize),
+    #[error("read the list")]
+    Read(#[from] io::Error),
+}
+
+/// Reads a site list. The memory that this takes is bounded by [`MAX_SITES`], whatever the list
+/// contains.
+pub fn read(mut source: impl BufRead) -> Result<SiteList, ListError> {
     let mut list = SiteList::default();
-    if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
-        let reason = "the list is UTF-16: save it as UTF-8".to_owned();
-        list.rejected.push(Rejected { line: 1, text: String::new(), reason });
-        return list;
-    }
-    if bytes.iter().take(BEGINNING).any(|byte| *byte == 0) {
-        let reason = "the file is not text: a site list has one host or URL per line".to_owned();
-        list.rejected.push(Rejected { line: 1, text: String::new(), reason });
-        return list;
-    }
-    let bytes = bytes.strip_prefix(UTF8_MARK).unwrap_or(bytes);
+    let whole = |reason: &str| Rejected { line: 1, text: String::new(), reason: reason.to_owned() };
     let mut seen = HashSet::new();
     let (mut columns, mut begun) = (None, false);
-    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        let text = match read(line) {
+    let (mut line, mut offset) = (Vec::new(), 0);
+    for number in 1.. {
+        line.clear();
+        // One byte more than permitted shows that the line is too long.
+        let length = source.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line)?;
+        if length == 0 {
+            break;
+        }
+        if offset == 0 && UTF16_MARKS.iter().any(|mark| line.starts_with(mark)) {
+            list.rejected.push(whole("the list is UTF-16: save it as UTF-8"));
+            break;
+        }
+        if line.iter().take(BEGINNING.saturating_sub(offset)).any(|byte| *byte == 0) {
+            list.rejected.push(whole("the file is not text: a site list has one host or URL per line"));
+            break;
+        }
+        let content = line.strip_suffix(b"\n").unwrap_or(&line);
+        if u64::try_from(content.len()).is_ok_and(|length| length > MAX_LINE) {
+            return Err(ListError::LongLine(number));
+        }
+        let content = if offset == 0 { content.strip_prefix(UTF8_MARK).unwrap_or(content) } else { content };
+        offset += length;
+        if offset > MAX_BYTES {
+            return Err(ListError::TooLong(number));
+        }
+        let text = match decode(content) {
             Ok("") => continue,
             Ok(text) if !begun => {
                 begun = true;
@@ -85,21 +122,28 @@ pub fn parse(bytes: &[u8]) -> SiteList {
             text => text,
         };
         match text.and_then(|text| entry(text, columns)) {
-            Ok((site, position)) => {
-                if let Some(position) = position {
-                    list.positions.entry(site.clone()).or_insert(position);
-                }
-                if seen.insert(site.clone()) {
-                    list.sites.push(site);
-                } else {
-                    list.duplicates += 1;
-                }
-            }
+            Ok((site, position)) => list.add(site, position, &mut seen),
             Err(_) if list.rejected.len() == COMPLAINTS => list.unsaid += 1,
-            Err(InvalidName { text, reason }) => list.rejected.push(Rejected { line: index + 1, text, reason }),
+            Err(InvalidName { text, reason }) => list.rejected.push(Rejected { line: number, text, reason }),
+        }
+        if list.sites.len() > MAX_SITES {
+            return Err(ListError::TooManySites(number));
         }
     }
-    list
+    Ok(list)
+}
+
+impl SiteList {
+    fn add(&mut self, site: SiteName, position: Option<Position>, seen: &mut HashSet<SiteName>) {
+        if let Some(position) = position {
+            self.positions.entry(site.clone()).or_insert(position);
+        }
+        if seen.insert(site.clone()) {
+            self.sites.push(site);
+        } else {
+            self.duplicates += 1;
+        }
+    }
 }
 
 /// The order of the columns.
@@ -161,7 +205,7 @@ fn has_path(name: &str) -> bool {
 }
 
 /// The line without its comment. The result may be empty.
-fn read(line: &[u8]) -> Result<&str, InvalidName> {
+fn decode(line: &[u8]) -> Result<&str, InvalidName> {
     let text = std::str::from_utf8(line).map_err(|error| InvalidName {
         text: shown(&String::from_utf8_lossy(line)),
         reason: format!("not UTF-8 from byte {} of the line", error.valid_up_to() + 1),
@@ -186,6 +230,24 @@ fn without_comment(line: &str) -> &str {
 mod tests {
     use super::*;
     use proptest::prelude::{ProptestConfig, any, prop, prop_assert, proptest};
+
+    fn parse(bytes: &[u8]) -> SiteList {
+        read(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_list_without_end_is_refused_by_line_and_its_rest_is_not_read() {
+        let long = io::Cursor::new(b"a.cn\n").chain(io::repeat(b'x'));
+        let error = read(io::BufReader::new(long)).unwrap_err();
+        assert!(error.to_string().starts_with("line 2 is longer than 16384 bytes"), "{error}");
+        let zero = read(io::BufReader::new(io::repeat(0))).unwrap();
+        assert!(zero.sites.is_empty() && zero.rejected[0].reason.starts_with("the file is not text"), "{zero:?}");
+        let many: String = (0..=MAX_SITES).map(|n| format!("s{n}.cn\n")).collect();
+        let error = read(io::BufReader::new(io::Cursor::new(many).chain(io::repeat(b'x')))).unwrap_err();
+        assert!(error.to_string().starts_with("line 1000001: the list has more than 1000000 sites"), "{error}");
+        let comment = format!("#{}\na.cn", "x".repeat(16_383));
+        assert_eq!(read(comment.as_bytes()).unwrap().sites.len(), 1, "the longest line");
+    }
 
     #[test]
     fn a_list_is_read_with_all_that_editors_put_in_it() {

@@ -14,6 +14,7 @@ use super::agents::refusals::Refusal;
 use super::leases::LeaseState;
 use crate::store::agents::SessionState;
 use crate::store::agents::sessions::EndCause;
+use crate::store::batches::changes::ChangeKind;
 use crate::store::measurements::results_and_failures::Cause as FailureCause;
 use crate::store::schedulers::Role;
 
@@ -55,6 +56,7 @@ macro_rules! as_enum {
 
 as_enum! {
     Budget: "crawl_budget";
+    ChangeKind: "change_kind";
     Role: "role";
     EndCause: "session_end";
     Evidence: "quarantine_evidence";

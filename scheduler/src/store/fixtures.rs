@@ -14,6 +14,9 @@ use super::assignments::{self, Pool};
 use super::leases;
 use crate::store::agents::new_enrolments::{AgentRequest, Name};
 use crate::store::agents::sessions::{self, HeartbeatReport, Registration, SessionTerms};
+use crate::store::batches;
+use crate::store::batches::changes::{self, Change, ChangeKind};
+use crate::store::batches::pieces::{self, Step};
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::sites::addresses::PermitRequest;
 
@@ -170,6 +173,24 @@ pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -
             .await
             .expect("insert a batch");
     BatchId::new(id)
+}
+
+/// Cancels, retries or removes a whole batch, piece by piece.
+pub(crate) async fn change(conn: &mut PgConnection, batch: BatchId, kind: ChangeKind) -> Change {
+    let name: String = sqlx::query_scalar("select name from batches where id = $1")
+        .bind(batch.get())
+        .fetch_one(&mut *conn)
+        .await
+        .expect("the batch's name");
+    let batch = batches::by_name(conn, &name).await.expect("look").expect("the batch");
+    changes::begin(conn, batch.id, &batch.name, kind, false).await.expect("begin a change");
+    loop {
+        let piece = pieces::piece_of(conn, batch.id).await.expect("a piece").expect("it is unfinished");
+        assert_ne!(piece.step, Step::Waits, "nothing is locked");
+        if piece.step == Step::Finished {
+            return changes::of_batch(conn, batch.id).await.expect("look").expect("the change");
+        }
+    }
 }
 
 pub(crate) async fn site(conn: &mut PgConnection, name: &str) -> SiteId {

@@ -16,7 +16,7 @@ use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, SessionId, SiteId, Stra
 use crate::store::agents::drain_remove_and_tag;
 use crate::store::agents::sessions::{self, OpenError, Registration};
 use crate::store::assignments::{self, Assignment, UnassignScope, waiting_tasks};
-use crate::store::batches::cancel_and_retry::{self, ChangeScope};
+use crate::store::batches::cancel_and_retry;
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, preemptions};
@@ -69,7 +69,8 @@ impl Scene {
     }
 
     async fn cancel(&self, conn: &mut PgConnection) -> cancel_and_retry::CancelResult {
-        cancel_and_retry::cancel(conn, self.batch, "b", &ChangeScope::All).await.expect("cancel")
+        let all = ["s0.cn", "s1.cn", "s2.cn"].map(|name| name.parse().expect("a name"));
+        cancel_and_retry::cancel(conn, self.batch, "b", &all[..self.tasks.len()]).await.expect("cancel")
     }
 
     /// Opens a new session, in which the agent reports the lease of the first task as held.
@@ -304,7 +305,8 @@ async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
         .await
         .expect("fail it");
     let retry = async |conn: &mut PgConnection| {
-        cancel_and_retry::retry(conn, scene.batch, "b", &ChangeScope::All).await.expect("retry").tasks
+        let named = ["s0.cn".parse().expect("a name")];
+        cancel_and_retry::retry(conn, scene.batch, "b", &named).await.expect("retry").tasks
     };
     let mut retrying = scene.begin().await;
     assert_eq!(retry(&mut retrying).await, 1);
@@ -452,7 +454,8 @@ async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEn
             drain_remove_and_tag::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
         }
         LeaseEnding::Cancel => {
-            cancel_and_retry::cancel(conn, batch, name, &ChangeScope::All).await.expect("cancel").tasks == 1
+            let site = format!("{name}.cn").parse().expect("a name");
+            cancel_and_retry::cancel(conn, batch, name, &[site]).await.expect("cancel").tasks == 1
         }
     }
 }
@@ -615,7 +618,7 @@ async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
     assert_eq!(open_circuits::hold(&mut holding, &[task]).await.expect("hold"), [task]);
     let reopen = async |conn: &mut PgConnection| {
         let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-        assert_eq!(open_circuits::reopen(&mut tx, None).await.expect("reopen"), (1, 1));
+        assert_eq!(open_circuits::reopen(&mut tx, None, SiteId::new(0)).await.expect("reopen").tasks, 1);
         tx.commit().await.expect("commit");
     };
     fixtures::behind(&pool, holding, reopen).await;
@@ -623,7 +626,7 @@ async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
 
     open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut reopening = fixtures::begin(&pool).await;
-    assert_eq!(open_circuits::reopen(&mut reopening, None).await.expect("reopen"), (1, 0));
+    assert_eq!(open_circuits::reopen(&mut reopening, None, SiteId::new(0)).await.expect("reopen").tasks, 0);
     assert_eq!(
         open_circuits::hold(&mut conn, &[task]).await.expect("hold"),
         [],

@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::AgentId;
+use crate::store::batches::changes::ChangeKind;
+use crate::store::batches::pieces::{Piece, Step};
 use crate::store::schedulers::Role;
 use crate::store::servers::Servers;
 use crate::wake::database_watch::Database;
@@ -124,6 +126,19 @@ impl Wakes {
                 notify.notify_one();
             }
             self.notifier.tell_agent(agent);
+        }
+    }
+
+    /// Wakes what a piece of a change of a batch concerns.
+    pub fn wake_for(&self, piece: &Piece) {
+        if piece.step == Step::Worked && piece.kind == ChangeKind::Retry {
+            self.measure.notify_one();
+            self.assign.notify_one();
+        }
+        if !piece.agents.is_empty() {
+            self.wake_agents(piece.agents.iter().copied());
+            // The cancelled crawls may have freed an address for which held tasks wait.
+            self.assign.notify_one();
         }
     }
 

@@ -20,6 +20,8 @@ macro_rules! for_tasks {
             Confirm confirm Plan,
             /// Sent when a task may need an agent and an agent may be available.
             Assign assign Plan,
+            /// Sent when a change of a whole batch has begun, or can proceed.
+            Changes changes Plan,
             /// Sent when a session may have ended.
             Reap reap Reap,
             /// Sent when a crawl has ended. No background task waits for this signal. The job that

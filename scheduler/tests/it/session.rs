@@ -488,7 +488,8 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
     let (running, mut agent, order) = Running::crawling(&pool).await;
     let mut conn = pool.acquire().await.expect("a connection");
     let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
-    cancel_and_retry::cancel(&mut conn, batch.id, "b", &cancel_and_retry::ChangeScope::All).await.expect("cancel");
+    let site = order.site.as_ref().expect("a site").name.parse().expect("a name");
+    cancel_and_retry::cancel(&mut conn, batch.id, "b", &[site]).await.expect("cancel");
     let cancel = heard!(agent, Cancel);
     assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
     let ack = agent.report(&order).await;

@@ -7,10 +7,11 @@ use landfall_proto::v1::{
     Batch, BatchState, CancelTasksRequest, ListBatchesRequest, ListBatchesResponse, RemoveBatchRequest,
 };
 
-use crate::app::exit::print;
+use crate::app::exit::{self, print};
 use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::filters::{TimeArgs, one_of, timestamp};
+use crate::cli::output::progress_bar::Bar;
 use crate::cli::output::{self, Column, FormatArgs, Row, View, counted};
 use crate::cli::sites::cancel_retry_and_circuits::cancel;
 use crate::cli::watch_flag::WatchFlag;
@@ -45,10 +46,30 @@ impl ListArgs {
             state: state.unwrap_or(BatchState::Unspecified).into(),
             since: time.since.map(timestamp),
             until: time.until.map(timestamp),
+            page_token: String::new(),
         };
-        let ask = async |client: &Client| client.answer(client.sites().list_batches(request).await);
+        let ask = async |client: &Client| pages(client, request.clone(), limit).await;
         let text = |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
         watch.print(connection, &format, ask, text).await
+    }
+}
+
+/// Asks for page after page, until `limit` batches are there; 0 means all.
+pub(in crate::cli) async fn pages(
+    client: &Client,
+    mut request: ListBatchesRequest,
+    limit: u64,
+) -> anyhow::Result<ListBatchesResponse> {
+    let mut listed = ListBatchesResponse::default();
+    loop {
+        let page = client.answer(client.sites().list_batches(request.clone()).await)?;
+        listed.batches.extend(page.batches);
+        listed.more = page.more;
+        let missing = limit.saturating_sub(listed.batches.len() as u64);
+        if page.next_page_token.is_empty() || (limit > 0 && missing == 0) {
+            return Ok(listed);
+        }
+        request = ListBatchesRequest { limit: missing, page_token: page.next_page_token, ..request };
     }
 }
 
@@ -77,17 +98,15 @@ impl CancelArgs {
     }
 }
 
-/// Number of removed tasks between two lines of progress.
-const TOLD_EVERY: u64 = 20_000;
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
   landfall batches remove mistake --cancel
 
-It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it
-ends, nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
+It removes a thousand sites at a time so that other work continues. If the command is interrupted, the removal goes on; run the
+command again to follow it. Until it ends, nothing can be submitted to the batch. Sites whose circuit this batch opened can be
+crawled by other batches again.")]
 pub(in crate::cli) struct RemoveArgs {
     /// The batch
     #[arg(value_name = "NAME")]
@@ -103,22 +122,24 @@ impl RemoveArgs {
         let client = Client::connect(connection).await?;
         let mut stream =
             client.answer(client.sites().remove_batch(RemoveBatchRequest { batch: batch.clone(), cancel }).await)?;
-        let mut told = 0;
-        loop {
-            let broke = |why| anyhow::anyhow!("{why}; run the same command again to continue");
-            let progress = match stream.message().await {
-                Ok(Some(progress)) => progress,
-                Ok(None) => return Err(broke("the scheduler ended the stream".to_owned())),
-                Err(status) => return Err(broke(client.refusal(&status).to_string())),
-            };
-            if progress.done {
-                let tasks = counted(progress.removed, "task");
-                return print(&format!("batch {batch} and its {tasks} are removed; its sites stay known\n"));
+        let mut bar = None;
+        let removal = async {
+            loop {
+                let broke = |why| anyhow::anyhow!("{why}; run the same command again to follow the removal");
+                let progress = match stream.message().await {
+                    Ok(Some(progress)) => progress,
+                    Ok(None) => return Err(broke("the scheduler ended the stream".to_owned())),
+                    Err(status) => return Err(broke(client.refusal(&status).to_string())),
+                };
+                bar.get_or_insert_with(|| Bar::counted(progress.tasks, "sites")).set_position(progress.removed);
+                if progress.done {
+                    return Ok(progress.removed);
+                }
             }
-            if progress.removed >= told + TOLD_EVERY {
-                told = progress.removed;
-                eprintln!("{told}/{} tasks removed", progress.tasks);
-            }
-        }
+        };
+        let goes_on = || "the removal goes on: run the same command again to follow it".to_owned();
+        let removed = exit::unless_interrupted(removal, goes_on).await?;
+        drop(bar);
+        print(&format!("batch {batch} and its {} are removed; its sites stay known\n", counted(removed, "task")))
     }
 }

@@ -4,10 +4,13 @@
 //! Flags override the file. The file may also contain the batch's constraints.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use humantime::format_duration;
+use landfall_proto::json::Word as _;
 use landfall_proto::v1::{BatchProgress, Ending, ShowBatchRequest, ShowBatchResponse};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, Deserializer, Error, ValueDeserializer};
@@ -21,6 +24,8 @@ use crate::cli::watch_flag::WatchFlag;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, OutOfBounds, PolicyRequest, ReasonKind};
 
+/// Maximum length of a policy file, in bytes. A policy with a hundred patterns takes 10,000.
+const MAX_FILE: u64 = 1 << 20;
 /// Maximum number of kinds of reasons for failed sites that are shown without --wide.
 const KINDS: usize = 6;
 
@@ -94,6 +99,10 @@ pub(in crate::cli) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<St
     }
     if shown.has_progress {
         writeln!(text, "  sites      {}", states(progress))?;
+    }
+    if let Some(change) = &progress.change {
+        let (read, sites) = (output::number(change.read), output::number(change.sites));
+        writeln!(text, "  change     {}: {read} of {sites} sites so far", change.kind().word())?;
     }
     // The estimate changes with every answer, so it is left out if only changed answers are
     // printed.
@@ -214,7 +223,12 @@ fn flag(error: &OutOfBounds) -> anyhow::Error {
 /// Reads a policy file. Error messages name the file, the line and the field.
 fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("read {shown}: {error}")))?;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let length = read.map_err(|error| usage(format!("read {shown}: {error}")))?;
+    if u64::try_from(length).is_ok_and(|length| length > MAX_FILE) {
+        return Err(usage(format!("{shown}: longer than {MAX_FILE} bytes")));
+    }
     parse(&text).map_err(|(at, problem)| {
         let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
         usage(format!("{shown}: line {line}: {problem}"))

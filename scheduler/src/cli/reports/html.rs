@@ -18,6 +18,7 @@ use maud::{Markup, html};
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
+use crate::cli::batches::list_cancel_and_remove::pages;
 use crate::cli::connection::Client;
 use crate::cli::files;
 use crate::cli::filters::{TimeArgs, timestamp};
@@ -80,7 +81,7 @@ impl HtmlArgs {
         };
         if batch.is_empty() {
             let asked = ListBatchesRequest { since, until, ..ListBatchesRequest::default() };
-            answers.batches = client.answer(client.sites().list_batches(asked).await)?.batches;
+            answers.batches = pages(&client, asked, 0).await?.batches;
         } else {
             let asked = ThroughputRequest { batch: batch.clone(), round: None, slices: Some(SLICES) };
             answers.batch = Some((batch.clone(), client.answer(client.reports().throughput(asked).await)?));

@@ -3,12 +3,13 @@
 
 use clap::Args;
 use landfall_proto::v1::{
-    CancelTasksRequest, CancelTasksResponse, ListOpenCircuitsRequest, ListOpenCircuitsResponse, OpenCircuit,
-    ReopenSitesRequest, ReopenSitesResponse, RetryTasksRequest, RetryTasksResponse,
+    BatchChange, CancelTasksRequest, CancelTasksResponse, ListOpenCircuitsRequest, ListOpenCircuitsResponse,
+    OpenCircuit, ReopenSitesRequest, ReopenSitesResponse, RetryTasksRequest, RetryTasksResponse,
 };
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
+use crate::cli::batches::change_watch::to_end;
 use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View, counted, number};
@@ -34,11 +35,18 @@ impl CancelArgs {
 pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();
-    let cancelled = client.answer(client.sites().cancel_tasks(request).await)?;
+    let mut cancelled = client.answer(client.sites().cancel_tasks(request).await)?;
+    if let Some(begun) = cancelled.unfinished.take() {
+        let BatchChange { sites, tasks, leases, recrawls, .. } = to_end(&client, &batch, begun).await?;
+        cancelled =
+            CancelTasksResponse { tasks, leases, ended: sites.saturating_sub(tasks), recrawls, unfinished: None };
+    }
     print(&format!("batch {batch}: {}\n", cancelled_sentence(&cancelled)))
 }
 
-fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended, recrawls }: &CancelTasksResponse) -> String {
+fn cancelled_sentence(
+    CancelTasksResponse { tasks, leases, ended, recrawls, unfinished: _ }: &CancelTasksResponse,
+) -> String {
     let mut said = match tasks {
         0 if *recrawls > 0 => "no site under way".to_owned(),
         0 => "nothing changed".to_owned(),
@@ -78,13 +86,16 @@ impl RetryArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let client = Client::connect(connection).await?;
         let Self { sites, failed, batch } = self;
-        let retried = client
-            .answer(client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await)?;
+        let request = RetryTasksRequest { batch: batch.clone(), sites, failed };
+        let mut retried = client.answer(client.sites().retry_tasks(request).await)?;
+        if let Some(begun) = retried.unfinished.take() {
+            retried.tasks = to_end(&client, &batch, begun).await?.tasks;
+        }
         print(&format!("batch {batch}: {}\n", retried_sentence(&retried)))
     }
 }
 
-fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> String {
+fn retried_sentence(RetryTasksResponse { tasks, open, unfinished: _ }: &RetryTasksResponse) -> String {
     let said = match tasks {
         0 => "nothing changed".to_owned(),
         1 => "1 site is crawled again".to_owned(),
@@ -203,7 +214,7 @@ mod tests {
     #[test]
     fn what_changed_is_said_in_a_sentence() {
         let said = |tasks, leases, ended, recrawls| {
-            cancelled_sentence(&CancelTasksResponse { tasks, leases, ended, recrawls })
+            cancelled_sentence(&CancelTasksResponse { tasks, leases, ended, recrawls, unfinished: None })
         };
         assert_eq!(said(3, 1, 0, 0), "3 sites cancelled, 1 crawl under way stopped");
         assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had already ended");
@@ -213,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_crawled_again_is_said_in_a_sentence() {
-        let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
+        let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open, unfinished: None });
         assert_eq!(said(1, 0), "1 site is crawled again");
         assert_eq!(said(0, 1), "nothing changed; 1 site is already under way");
     }

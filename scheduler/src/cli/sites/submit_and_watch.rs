@@ -18,13 +18,13 @@ use crate::cli::ConnectionArgs;
 use crate::cli::batches::show_and_policy::PolicyArgs;
 use crate::cli::batches::wait_and_progress::{tell, to_end};
 use crate::cli::connection::Client;
-use crate::cli::files::{read_bytes, shown};
+use crate::cli::files::{open, shown};
 use crate::cli::output::number;
 use crate::cli::output::progress_bar::Bar;
 use crate::machine::secret::Secret;
 use crate::model::Strategy;
 use crate::model::constraints::ConstraintsRequest;
-use crate::model::site_list::{self, SiteList};
+use crate::model::site_list::{self, ListError, SiteList};
 
 /// Number of sites in one message. Even with long names, such a message is far below the size
 /// limit.
@@ -81,7 +81,8 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
         dry_run: args.dry_run,
     };
     let bar = Bar::counted(list.sites.len() as u64, "sites sent");
-    let answer = send(&mut client, &messages(header, &list), sent, &bar).await?;
+    let list = Arc::new(list);
+    let answer = send(&mut client, &header, &list, sent, &bar).await?;
     drop(bar);
     for warning in &answer.warnings {
         eprintln!("warning: {warning}: these sites wait for such an agent, or fail if the batch's constraints say so");
@@ -94,7 +95,11 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
 }
 
 fn read(path: &Path) -> anyhow::Result<SiteList> {
-    Ok(site_list::parse(&read_bytes(path)?))
+    match site_list::read(open(path)?) {
+        Ok(list) => Ok(list),
+        Err(ListError::Read(error)) => Err(error).with_context(|| format!("read {}", shown(path))),
+        Err(error) => Err(usage(format!("{}: {error}; nothing was submitted", shown(path)))),
+    }
 }
 
 fn report_rejected(path: &Path, list: &SiteList) {
@@ -107,23 +112,25 @@ fn report_rejected(path: &Path, list: &SiteList) {
     }
 }
 
-fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
-    let mut messages = vec![SubmitRequest { part: Some(Part::Header(header)) }];
-    messages.extend(list.sites.chunks(CHUNK).map(|sites| {
+/// The messages of a submission. Each is made when it is sent, so that only a few are in memory.
+fn messages(header: SubmitHeader, list: Arc<SiteList>) -> impl Iterator<Item = SubmitRequest> + Send {
+    let chunks = (0..list.sites.len()).step_by(CHUNK).map(move |start| {
+        let sites = list.sites.iter().skip(start).take(CHUNK);
         let listed = |(index, site)| {
             let position = list.positions.get(site)?;
             Some(ListedPosition { index, latitude: position.latitude(), longitude: position.longitude() })
         };
-        let positions = (0..).zip(sites).filter_map(listed).collect();
-        let sites = sites.iter().map(|site| site.as_str().to_owned()).collect();
+        let positions = (0..).zip(sites.clone()).filter_map(listed).collect();
+        let sites = sites.map(|site| site.as_str().to_owned()).collect();
         SubmitRequest { part: Some(Part::Chunk(SubmitChunk { sites, positions })) }
-    }));
-    messages
+    });
+    std::iter::once(SubmitRequest { part: Some(Part::Header(header)) }).chain(chunks)
 }
 
 async fn send(
     client: &mut Client,
-    messages: &[SubmitRequest],
+    header: &SubmitHeader,
+    list: &Arc<SiteList>,
     sent: &Arc<AtomicBool>,
     bar: &ProgressBar,
 ) -> anyhow::Result<SubmitResponse> {
@@ -136,8 +143,8 @@ async fn send(
             None
         });
         bar.set_position(0);
-        let repeated: Vec<SubmitRequest> = messages.to_vec();
-        let parts = repeated.into_iter().chain(last).inspect(move |part| counter.inc(sites_in(part)));
+        let parts =
+            messages(header.clone(), Arc::clone(list)).chain(last).inspect(move |part| counter.inc(sites_in(part)));
         let status = match client.sites().submit(tokio_stream::iter(parts)).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
@@ -265,7 +272,7 @@ mod tests {
     fn a_submission_that_changes_nothing_says_so() {
         let answer =
             SubmitResponse { added: 0, already_present: 203, duplicates: 0, batch_total: 203, warnings: Vec::new() };
-        let list = site_list::parse(b"a.cn\n");
+        let list = site_list::read(&b"a.cn\n"[..]).unwrap();
         assert_eq!(summary("autumn", &answer, &list), "batch autumn already has all 203 sites: nothing changed\n");
     }
 
@@ -273,7 +280,7 @@ mod tests {
     fn what_was_collapsed_and_skipped_is_said() {
         let answer =
             SubmitResponse { added: 2, already_present: 1, duplicates: 0, batch_total: 3, warnings: Vec::new() };
-        let list = site_list::parse(b"a.cn\nA.cn.\n???\n");
+        let list = site_list::read(&b"a.cn\nA.cn.\n???\n"[..]).unwrap();
         assert_eq!(
             summary("b", &answer, &list),
             "batch b: 2 added, 1 already present, 3 in all; 1 duplicate collapsed; 1 line skipped that names no site\n"
@@ -284,7 +291,8 @@ mod tests {
     fn long_lists_go_in_chunks_after_one_header() {
         let mut text: String = (0..CHUNK + 1).map(|n| format!("s{n}.example.org\n")).collect();
         text.insert_str(0, "far.example.org,-45.5,170\n");
-        let sent = messages(SubmitHeader::default(), &site_list::parse(text.as_bytes()));
+        let list = site_list::read(text.as_bytes()).unwrap();
+        let sent: Vec<SubmitRequest> = messages(SubmitHeader::default(), Arc::new(list)).collect();
         assert_eq!(sent.len(), 3);
         assert!(matches!(sent[0].part, Some(Part::Header(_))));
         assert!(

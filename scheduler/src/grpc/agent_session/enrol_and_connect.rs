@@ -127,7 +127,7 @@ pub(super) async fn open(
     let opened = match opening.await {
         Ok(opened) => opened,
         Err(RefusedSession::Open(error)) => return Err(refused(scheduler, agent, error).await?),
-        Err(RefusedSession::Credential(status)) => return Err(status),
+        Err(RefusedSession::Credential(error)) => return Err(error.into()),
     };
     tracing::info!(
         agent.name = name,
@@ -151,7 +151,7 @@ enum RefusedSession {
     #[error(transparent)]
     Open(#[from] sessions::OpenError),
     #[error(transparent)]
-    Credential(#[from] Status),
+    Credential(#[from] auth::AuthError),
 }
 
 impl From<store::Error> for RefusedSession {

@@ -11,7 +11,7 @@ use landfall_proto::v1::site_service_server::SiteService;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::batches::cancel_retry_remove::{self, Removal};
+use super::batches::cancel_retry_remove::{self, ChangeWatch};
 use super::batches::list_show_watch::{self, BatchWatch};
 use super::batches::submissions;
 use super::capacity_plan::CapacityPlanner;
@@ -174,6 +174,7 @@ impl FleetService for OperatorServices {
 #[tonic::async_trait]
 impl SiteService for OperatorServices {
     type RemoveBatchStream = Pin<Box<dyn Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send>>;
+    type WatchChangeStream = Pin<Box<dyn Stream<Item = Result<v1::BatchChange, Status>> + Send>>;
     type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<v1::BatchProgress, Status>> + Send>>;
 
     async fn submit(
@@ -226,8 +227,17 @@ impl SiteService for OperatorServices {
         request: Request<v1::RemoveBatchRequest>,
     ) -> Result<Response<Self::RemoveBatchStream>, Status> {
         let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
-        let removal = Removal::begin(self.scheduler.clone(), self.shutdown.clone(), &batch, cancel).await?;
-        Ok(Response::new(Box::pin(removal.messages())))
+        let watch = ChangeWatch::removal(self.scheduler.clone(), self.shutdown.clone(), &batch, cancel).await?;
+        Ok(Response::new(Box::pin(watch.messages())))
+    }
+
+    async fn watch_change(
+        &self,
+        request: Request<v1::WatchChangeRequest>,
+    ) -> Result<Response<Self::WatchChangeStream>, Status> {
+        let batch = request.into_inner().batch;
+        let watch = ChangeWatch::newest(self.scheduler.clone(), self.shutdown.clone(), &batch).await?;
+        Ok(Response::new(Box::pin(watch.messages())))
     }
 
     async fn list_batches(

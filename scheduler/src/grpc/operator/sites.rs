@@ -9,7 +9,7 @@ use landfall_proto::v1;
 use sqlx::PgConnection;
 use tonic::Status;
 
-use super::batches::cancel_retry_remove::extent;
+use super::batches::cancel_retry_remove::{ChangeScope, extent};
 use super::convert::{InvalidField, Places, TimeRange, count, duration, globe_position, rtt, timestamp};
 use super::named::{self, Unknown};
 use crate::Scheduler;
@@ -19,7 +19,6 @@ use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{AssignmentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, FormerAgent, SiteId};
 use crate::store;
-use crate::store::batches::cancel_and_retry::ChangeScope;
 use crate::store::batches::constraints_and_quotas;
 use crate::store::measurements::orders::{self, OpenOrder};
 use crate::store::measurements::site_measurements::{self, ResolvedAddress};
@@ -331,20 +330,19 @@ pub(super) async fn reopen(
     v1::ReopenSitesRequest { sites: names, all }: v1::ReopenSitesRequest,
 ) -> Result<v1::ReopenSitesResponse, Status> {
     let extent = extent(&names, all, "all")?;
-    let extent = &extent;
-    let (sites, tasks) = scheduler
-        .operators
-        .tx("reopen sites", |tx| {
-            async move {
-                let meant = match extent {
-                    ChangeScope::All => None,
-                    ChangeScope::Sites(names) => Some(known_sites(tx, names).await?),
-                };
-                Ok::<_, Status>(open_circuits::reopen(tx, meant.as_deref()).await?)
-            }
-            .boxed()
-        })
-        .await?;
+    let meant = match extent {
+        ChangeScope::All => None,
+        ChangeScope::Sites(names) => {
+            let mut conn = scheduler.operators.read("find the sites to reopen").await?;
+            Some(known_sites(&mut conn, &names).await?)
+        }
+    };
+    let (meant, mut sites, mut tasks, mut next) = (meant.as_deref(), 0, 0, Some(SiteId::new(0)));
+    while let Some(after) = next {
+        let piece = scheduler.operators.tx("reopen sites", |tx| open_circuits::reopen(tx, meant, after).boxed());
+        let piece = piece.await?;
+        (sites, tasks, next) = (sites + piece.sites, tasks + piece.tasks, piece.next);
+    }
     tracing::info!(sites, tasks, "sites were reopened");
     scheduler.wakes.assign.notify_one();
     Ok(v1::ReopenSitesResponse { sites, tasks })

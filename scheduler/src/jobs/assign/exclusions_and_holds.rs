@@ -329,7 +329,7 @@ mod tests {
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{CrawlEnding, LeaseToken, SiteId, WaitCause};
     use crate::store::agents::drain_remove_and_tag;
-    use crate::store::batches::cancel_and_retry::{self, ChangeScope};
+    use crate::store::batches::changes::ChangeKind;
     use crate::store::fixtures;
     use crate::store::leases::outcomes::OutcomeReport;
 
@@ -418,8 +418,8 @@ mod tests {
         let reason = "no agent meets the constraints: 2 of 2 are not in JP".to_owned();
         assert_eq!(trial.state(task).await, ("failed".into(), Some(reason)));
         let mut conn = trial.conn().await;
-        let again = cancel_and_retry::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
-        assert_eq!(again.tasks, 1);
+        let again = fixtures::change(&mut conn, batch, ChangeKind::Retry).await;
+        assert_eq!(again.changed, 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -572,7 +572,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 1);
         let mut conn = trial.conn().await;
-        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         trial.tag(0, &["fast"]).await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 0);
         trial.assign().await;

@@ -379,6 +379,7 @@ pub async fn waiting(
                exists (select from preemptions r where r.agent_id = $1 and r.sent_at is null) as "preemptions!",
                a.draining_since is null and s.paused is null and exists (
                    select from tasks t where t.state = 'assigned' and t.agent_id = $1
+                     and t.batch_id <> all (array(select batch_id from changes where finished_at is null and kind <> 'retry'))
                ) as "tasks!",
                a.capacity - (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') as "free!"
         from sessions s join agents a on a.id = s.agent_id

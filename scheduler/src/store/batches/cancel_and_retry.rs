@@ -1,8 +1,9 @@
-//! Cancels and retries tasks of a submitted batch for an operator.
+//! Cancels and retries tasks of a submitted batch: those of the sites that an operator names, and
+//! those that a piece of a change of the whole batch read.
 //!
-//! Invariants: a change is made completely or not at all, and repeating it changes nothing. The
-//! transaction that cancels a task also ends the task's lease, so later reports on this lease are
-//! refused. Ended tasks do not change: a retry makes a new round.
+//! Invariants: a change of named sites is made completely or not at all, and repeating a change
+//! changes nothing. The transaction that cancels a task also ends the task's lease, so later
+//! reports on this lease are refused. Ended tasks do not change: a retry makes a new round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,8 +12,9 @@ use sqlx::PgConnection;
 use crate::model::site_name::SiteName;
 use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 
+use super::changes::{ChangeKind, PieceResult, ReadTask};
 use crate::store::leases::{self, Ending};
-use crate::store::rows_and_errors::Rows;
+use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::{holds, measuring_and_rounds};
 use crate::store::types::Unsigned;
 use crate::store::{Error, sites};
@@ -20,13 +22,6 @@ use crate::store::{Error, sites};
 const CANCELLED: &str = "cancelled by the operator";
 /// Maximum number of sites that an error message names.
 const NAMED_AT_MOST: usize = 5;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChangeScope {
-    /// The whole batch; a retry affects only the batch's failed tasks.
-    All,
-    Sites(Vec<SiteName>),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CancelResult {
@@ -54,8 +49,16 @@ pub enum ChangeError {
     NotInBatch { batch: String, sites: Vec<String> },
     #[error("batch {batch} has completed {}: submit them to another batch to crawl them again", listed(.sites))]
     Done { batch: String, sites: Vec<String> },
+    #[error("a site of batch {0} is locked by another transaction of the database: nothing was changed; try again")]
+    Locked(String),
     #[error("change a batch")]
-    Store(#[from] Error),
+    Store(#[source] Error),
+}
+
+impl ChangeError {
+    fn of(batch: &str, error: Error) -> Self {
+        if error.is_locked() { Self::Locked(batch.to_owned()) } else { Self::Store(error) }
+    }
 }
 
 fn listed(sites: &[String]) -> String {
@@ -66,96 +69,192 @@ fn listed(sites: &[String]) -> String {
     }
 }
 
-/// Cancels open tasks, and the planned recrawls of ended tasks. Revokes the tasks' active leases;
-/// the agents' sessions later send the revocations. Run in a transaction, because the tasks' rows
-/// must stay locked.
+/// Limits how long the transaction waits for a lock. A task may be locked by hand for minutes, and
+/// meanwhile the call would keep the tasks that it has already locked.
+async fn limit_waits(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(conn).await?;
+    Ok(())
+}
+
+/// Cancels the open tasks of the named sites, and the planned recrawls of ended tasks. Revokes the
+/// tasks' active leases; the agents' sessions later send the revocations. Run in a transaction,
+/// because the tasks' rows must stay locked.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
     name: &str,
-    extent: &ChangeScope,
+    names: &[SiteName],
 ) -> Result<CancelResult, ChangeError> {
-    let sites: Option<Vec<SiteId>> = match extent {
-        ChangeScope::All => None,
-        ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
-    };
+    let sites: Vec<SiteId> = of_batch(conn, batch, name, names).await?.into_iter().flatten().collect();
+    cancel_sites(conn, batch, &sites).await.map_err(|error| ChangeError::of(name, error))
+}
+
+async fn cancel_sites(conn: &mut PgConnection, batch: BatchId, sites: &[SiteId]) -> Result<CancelResult, Error> {
+    limit_waits(conn).await?;
     // Cancelling recrawls waits for any transaction that is making a round. The query for open
     // tasks comes afterwards, so that it also finds the tasks of this round.
-    let mut recrawls = measuring_and_rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
+    let mut recrawls = measuring_and_rounds::end_recrawls(conn, batch, sites).await?;
     let open = sqlx::query_scalar!(
         r#"
         select id from tasks
-        where batch_id = $1 and ($2::bigint[] is null or site_id = any($2))
-          and state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
+        where batch_id = $1 and site_id = any($2) and state::text not in ('done', 'failed', 'cancelled')
         order by id
         for update
         "#,
         batch.get(),
-        sites.as_ref() as _,
-    )
-    .all(conn)
-    .await?;
-    holds::end(conn, &open).await?;
+        sites as _,
+    );
+    let open = open.all(conn).await?;
+    let done = cancel_locked(conn, &open).await?;
+    // An outcome may have ended a task, and planned its recrawl, while this transaction waited for
+    // the task's lock.
+    recrawls += measuring_and_rounds::end_recrawls(conn, batch, sites).await?;
+    let total = sqlx::query_scalar!(
+        r#"
+        select count(*) as "count!: Unsigned<u64>" from tasks
+        where batch_id = $1 and retried_at is null and site_id = any($2)
+        "#,
+        batch.get(),
+        sites as _,
+    );
+    Ok(CancelResult {
+        tasks: done.changed,
+        leases: done.leases,
+        ended: total.one(conn).await?.0.saturating_sub(done.changed),
+        recrawls: recrawls + done.recrawls,
+        agents: done.agents,
+    })
+}
+
+/// Cancels these tasks unless they have ended, and drops the planned recrawls of those that have
+/// ended. The caller has locked the tasks.
+async fn cancel_locked(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<PieceResult, Error> {
+    if tasks.is_empty() {
+        return Ok(PieceResult::default());
+    }
+    holds::end(conn, tasks).await?;
     let cancelled = sqlx::query!(
         r#"
         update tasks set state = 'cancelled', reason = $2, reason_kind = 'cancelled', state_since = now()
-        where id = any($1)
+        where id = any($1) and state::text not in ('done', 'failed', 'cancelled')
         returning id, token
         "#,
-        &open as _,
+        tasks as _,
         CANCELLED,
     )
     .all(conn)
     .await?;
-    let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // Recrawls are cancelled again, because an outcome may have ended an open task, and planned its
-    // recrawl, just before the task was locked.
-    recrawls += measuring_and_rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
-    let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
-    let total = sqlx::query_scalar!(
-        r#"
-        select count(*) as "count!: Unsigned<u64>" from tasks
-        where batch_id = $1 and retried_at is null and ($2::bigint[] is null or site_id = any($2))
-        "#,
-        batch.get(),
-        sites.as_ref() as _,
-    )
-    .one(conn)
-    .await?;
-    let tasks = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
-    Ok(CancelResult {
-        tasks,
-        leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
-        ended: total.0.saturating_sub(tasks),
+    // An outcome may have ended a task, and planned its recrawl, just before the task was locked.
+    let recrawls =
+        sqlx::query!("update tasks set recrawl_at = null where id = any($1) and recrawl_at is not null", tasks as _,);
+    let recrawls = recrawls.affected(conn).await?;
+    let changed = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
+    let never = LeaseToken::new(0);
+    let leased: Vec<(TaskId, LeaseToken)> =
+        cancelled.into_iter().filter(|row| row.token > never).map(|row| (row.id, row.token)).collect();
+    let revoked = leases::end(conn, &leased, None, Ending::Revoked).await?;
+    Ok(PieceResult {
+        changed,
         recrawls,
+        leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
         agents: revoked.into_iter().map(|(_, agent)| agent).collect(),
+        ..PieceResult::default()
     })
 }
 
-/// Makes a new round of failed tasks and, if sites are named, also of cancelled tasks. The sites
-/// are measured again, and agents are chosen again. Run in a transaction, because the tasks' rows
-/// must stay locked.
+/// Maximum number of tasks with an agent that a piece cancels.
+const BEGUN: i64 = 2_000;
+
+/// Cancels tasks of the batch that are being crawled or, unless they are to be removed, that wait
+/// at an agent. These come first, so that crawls stop at once and agents' queues become short.
+pub(super) async fn cancel_begun(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    kind: ChangeKind,
+) -> Result<PieceResult, Error> {
+    let leased = sqlx::query_scalar!(
+        "select id from tasks where batch_id = $1 and state = 'leased' limit $2 for update skip locked",
+        batch.get(),
+        BEGUN,
+    );
+    let mut begun = leased.all(conn).await?;
+    if begun.is_empty() && kind == ChangeKind::Cancel {
+        let assigned = sqlx::query_scalar!(
+            "select id from tasks where batch_id = $1 and state = 'assigned' limit $2 for update skip locked",
+            batch.get(),
+            BEGUN,
+        );
+        begun = assigned.all(conn).await?;
+    }
+    cancel_locked(conn, &begun).await
+}
+
+/// Cancels those of the tasks that no other transaction has locked.
+pub(super) async fn cancel_unlocked(conn: &mut PgConnection, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
+    let meant: Vec<TaskId> = tasks.iter().filter(|task| task.meant).map(|task| task.id).collect();
+    let locked = lock_free(conn, &meant).await?;
+    let done = cancel_locked(conn, &locked.iter().copied().collect::<Vec<_>>()).await?;
+    let left = tasks.iter().filter(|task| task.meant && !locked.contains(&task.id)).map(|task| task.site);
+    Ok(PieceResult { left: left.collect(), ..done })
+}
+
+/// Locks those of the tasks that no other transaction has locked.
+async fn lock_free(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
+    if tasks.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let locked =
+        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", tasks as _);
+    Ok(locked.all(conn).await?.into_iter().collect())
+}
+
+/// Makes a new round of the failed and cancelled tasks of the named sites. The sites are measured
+/// again, and agents are chosen again. Run in a transaction, because the tasks' rows must stay
+/// locked.
 pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,
     name: &str,
-    extent: &ChangeScope,
+    names: &[SiteName],
 ) -> Result<RetryResult, ChangeError> {
-    let (again, open) = match extent {
-        ChangeScope::All => (failed(conn, batch).await?, 0),
-        ChangeScope::Sites(names) => named(conn, batch, name, names).await?,
-    };
-    Ok(RetryResult { tasks: measuring_and_rounds::next(conn, &again).await?, open })
+    let store = |error| ChangeError::of(name, error);
+    limit_waits(conn).await.map_err(store)?;
+    let (again, open) = named(conn, batch, name, names).await?;
+    Ok(RetryResult { tasks: measuring_and_rounds::next(conn, &again).await.map_err(store)?, open })
 }
 
-/// Locks the batch's failed tasks. Omits the task of an alias (a name that leads to another site's
-/// origin) if the other site has an open or done task.
-async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
-    sqlx::query_scalar!(
+/// Makes a new round of those of the tasks that have failed, unless another transaction has locked
+/// a task of the same site. Omits the task of an alias (a name that leads to another site's origin)
+/// if the other site has an open or done task.
+pub(super) async fn retry_unlocked(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    tasks: &[ReadTask],
+) -> Result<PieceResult, Error> {
+    let meant: Vec<&ReadTask> = tasks.iter().filter(|task| task.meant).collect();
+    if meant.is_empty() {
+        return Ok(PieceResult::default());
+    }
+    // The new round of an alias also ends the former round of the site to which the alias points.
+    let sites: Vec<SiteId> = meant.iter().flat_map(|task| [Some(task.site), task.alias_of]).flatten().collect();
+    let newest = sqlx::query!(
+        "select id, site_id from tasks where batch_id = $1 and site_id = any($2) and retried_at is null",
+        batch.get(),
+        &sites as _,
+    );
+    let newest = newest.all(conn).await?;
+    let locked = lock_free(conn, &newest.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
+    let busy: HashSet<SiteId> =
+        newest.iter().filter(|task| !locked.contains(&task.id)).map(|task| task.site_id).collect();
+    let is_busy =
+        |task: &&ReadTask| busy.contains(&task.site) || task.alias_of.is_some_and(|site| busy.contains(&site));
+    let (left, free): (Vec<&ReadTask>, Vec<&ReadTask>) = meant.into_iter().partition(is_busy);
+    let free: Vec<TaskId> = free.iter().map(|task| task.id).collect();
+    let again = sqlx::query_scalar!(
         r#"
         select t.id
         from tasks t join sites s on s.id = t.site_id
-        where t.batch_id = $1 and t.state = 'failed' and t.retried_at is null
+        where t.id = any($2) and t.state::text = 'failed' and t.retried_at is null
           -- The `or` prevents a join. If the planner underestimated the batch, a join would
           -- compare each task with every other task.
           and (s.alias_of is null or not exists (
@@ -163,13 +262,13 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
               where k.batch_id = $1 and k.site_id = s.alias_of and k.retried_at is null
                 and k.state not in ('failed', 'cancelled')
           ))
-        order by t.id
-        for update of t
         "#,
         batch.get(),
-    )
-    .all(conn)
-    .await
+        &free as _,
+    );
+    let again = again.all(conn).await?;
+    let changed = measuring_and_rounds::next(conn, &again).await?;
+    Ok(PieceResult { changed, left: left.iter().map(|task| task.site).collect(), ..PieceResult::default() })
 }
 
 /// Locks the tasks of the named sites that may be retried. Also returns the number of sites with
@@ -194,7 +293,8 @@ async fn named(
         &all as _,
     )
     .all(conn)
-    .await?;
+    .await
+    .map_err(|error| ChangeError::of(name, error))?;
     let mut of_site: HashMap<SiteId, Vec<_>> = HashMap::new();
     for task in tasks {
         of_site.entry(task.site_id).or_default().push(task);
@@ -222,7 +322,7 @@ async fn of_batch(
     batch_name: &str,
     names: &[SiteName],
 ) -> Result<Vec<Vec<SiteId>>, ChangeError> {
-    let found = sites::find_all(conn, names).await?;
+    let found = sites::find_all(conn, names).await.map_err(ChangeError::Store)?;
     let ids: Vec<Vec<SiteId>> = found.into_iter().map(|site| site.map(|site| site.ids()).unwrap_or_default()).collect();
     let there = sqlx::query_scalar!(
         "select distinct site_id from tasks where batch_id = $1 and site_id = any($2)",
@@ -230,7 +330,8 @@ async fn of_batch(
         &ids.concat() as _,
     )
     .all(conn)
-    .await?;
+    .await
+    .map_err(ChangeError::Store)?;
     let there: HashSet<SiteId> = there.into_iter().collect();
     let missing = names.iter().zip(&ids).filter(|(_, ids)| !ids.iter().any(|id| there.contains(id)));
     let missing: Vec<String> = missing.map(|(name, _)| name.to_string()).collect();
@@ -251,8 +352,8 @@ mod tests {
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
 
-    fn names(names: &[&str]) -> ChangeScope {
-        ChangeScope::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
+    fn names(names: &[&str]) -> Vec<SiteName> {
+        names.iter().map(|name| name.parse().expect("a name")).collect()
     }
 
     /// A batch of three sites, all assigned to one agent with two slots.
@@ -287,8 +388,8 @@ mod tests {
 
         let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
         assert_eq!(again, CancelResult { ended: 2, ..CancelResult::default() });
-        let all = cancel(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("cancel");
-        assert_eq!((all.tasks, all.leases, all.ended), (1, 1, 2));
+        let all = fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
+        assert_eq!((all.changed, all.leases, all.sites), (1, 1, 3));
         assert_eq!(batches::progress(&mut conn, batch).await.expect("progress").open(), 0);
     }
 
@@ -305,11 +406,11 @@ mod tests {
         let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
         assert_eq!(refused.to_string(), "batch autumn does not contain x.cn");
 
-        let failed = retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry");
-        assert_eq!(failed, RetryResult { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");
+        let failed = fixtures::change(&mut conn, batch, ChangeKind::Retry).await;
+        assert_eq!(failed.changed, 1, "a cancelled one goes again by name alone");
         let named = retry(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("retry");
         assert_eq!(named, RetryResult { tasks: 1, open: 1 }, "a.cn is under way");
-        assert_eq!(retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry"), RetryResult::default());
+        assert_eq!(fixtures::change(&mut conn, batch, ChangeKind::Retry).await.changed, 0);
 
         let rounds: Vec<(String, i32, String)> = fixtures::rows(
             &mut conn,
@@ -341,7 +442,7 @@ mod tests {
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
         tx.rollback().await.expect("rollback");
-        assert_eq!(retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry").tasks, 1);
+        assert_eq!(fixtures::change(&mut conn, batch, ChangeKind::Retry).await.changed, 1);
         let open: Vec<(String, i32)> = fixtures::rows(
             &mut conn,
             "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'located'",

@@ -20,6 +20,7 @@ use crate::strategy::explain::ExplainedWait;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchSummary {
+    pub id: BatchId,
     pub name: String,
     pub strategy: Strategy,
     /// Time of the first submission.
@@ -42,15 +43,17 @@ pub struct BatchFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// At most `limit` of the selected batches, newest first, and the number of all selected batches.
+/// At most `limit` of the selected batches below `before`, newest first, and the number of all
+/// selected batches below `before`.
 pub async fn list(
     conn: &mut PgConnection,
     filter: BatchFilter,
-    limit: Option<i64>,
+    before: Option<BatchId>,
+    limit: i64,
 ) -> Result<(Vec<BatchSummary>, u64), Error> {
     let rows = sqlx::query!(
         r#"
-        select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
+        select b.id as "id!: BatchId", b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
                count(*) over () as "all!: Unsigned<u64>",
                p.submitted + p.measuring + p.located + p.assigned + p.leased as "open!: Unsigned<u64>",
                p.done as "done!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
@@ -60,6 +63,7 @@ pub async fn list(
         where ($2::boolean is null or $2 = (p.submitted + p.measuring + p.located + p.assigned + p.leased > 0))
           and ($3::timestamptz is null or b.created_at >= $3)
           and ($4::timestamptz is null or b.created_at < $4)
+          and ($5::bigint is null or b.id < $5)
         order by b.id desc
         limit $1::bigint
         "#,
@@ -67,11 +71,13 @@ pub async fn list(
         filter.open,
         filter.since,
         filter.until,
+        before.map(BatchId::get),
     )
     .all(conn)
     .await?;
     let all = rows.first().map_or(0, |row| row.all.0);
     let listed = rows.into_iter().map(|row| BatchSummary {
+        id: row.id,
         name: row.name,
         strategy: row.strategy,
         created_at: row.created_at,
@@ -272,7 +278,7 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
 mod tests {
     use super::*;
     use crate::model::{Budget, CrawlEnding};
-    use crate::store::batches::cancel_and_retry::{self, ChangeScope};
+    use crate::store::batches::changes::ChangeKind;
     use crate::store::batches::{self, removal};
     use crate::store::fixtures::{self, Conn};
     use crate::store::tasks::holds::{self, Cause, HoldFilter};
@@ -330,13 +336,13 @@ mod tests {
         }
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.failed, progress.pages), (1, 1, 1, 9));
-        cancel_and_retry::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
+        fixtures::change(&mut conn, batch, ChangeKind::Retry).await;
         is_exact(&mut conn).await;
         measuring_and_rounds::next(&mut conn, &tasks[..1]).await.expect("crawl again");
         is_exact(&mut conn).await;
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.open(), progress.pages), (0, 1, 2, 3));
-        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         is_exact(&mut conn).await;
         removal::remove_tasks(&mut conn, &tasks[1..2]).await.expect("remove");
         fold(&mut conn).await.expect("fold");
@@ -367,7 +373,7 @@ mod tests {
         assert_eq!((wait.0.cause, wait.1), (WaitCause::Breaker, 2));
         holds::release(&mut conn, HoldFilter::Due, 10).await.expect("release");
         is_exact(&mut conn).await;
-        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         is_exact(&mut conn).await;
         assert_eq!(fixtures::scalar::<i64>(&mut conn, "select count(*) from task_holds").await, 0);
     }

@@ -11,7 +11,7 @@
 //!
 //! A batch's strategy and policy never change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use sqlx::PgConnection;
 use sqlx::types::Json;
@@ -20,6 +20,7 @@ use crate::model::constraints::ConstraintsRequest;
 use crate::model::geo::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
+use crate::store::batches::changes::{self, ChangeKind};
 use crate::store::batches::{self, constraints_and_quotas};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::sites::positions_and_verdicts;
@@ -102,6 +103,8 @@ pub enum SubmitError {
     },
     #[error("batch {0} is being removed: finish that with `landfall batches remove {0}`, then the name is free")]
     BeingRemoved(String),
+    #[error("batch {0} is being cancelled: try again when that has ended")]
+    BeingCancelled(String),
     /// Two fields of the policy contradict each other.
     #[error("policy.{0}")]
     Policy(OutOfBounds),
@@ -204,6 +207,10 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if batch.removing {
         return Err(SubmitError::BeingRemoved(batch.name));
     }
+    let change = changes::of_batch(conn, batch.id).await?.filter(|change| !change.finished);
+    if change.is_some_and(|change| change.kind == ChangeKind::Cancel) {
+        return Err(SubmitError::BeingCancelled(batch.name));
+    }
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
@@ -222,26 +229,31 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
 /// The sites that have these names, each once, in the order of the list. An unknown name becomes a
 /// new site.
 async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64>, Error> {
-    let mut sorted: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
+    // The identifiers are stored in the order of the sorted names, so that no name is stored twice.
+    let mut sorted: Vec<&str> = names.iter().map(SiteName::as_str).collect();
     sorted.sort_unstable();
-    let mut ids = HashMap::with_capacity(names.len());
+    let mut ids = Vec::with_capacity(names.len());
     for chunk in sorted.chunks(CHUNK) {
         sqlx::query!(
             "insert into sites (name) select name from unnest($1::text[]) as listed (name) on conflict (name) do nothing",
-            chunk,
+            chunk as _,
         )
         .run(conn)
         .await?;
-        let rows = sqlx::query!(
-            r#"select name, coalesce(alias_of, id) as "id!" from sites where name = any($1::text[])"#,
-            chunk,
-        )
-        .all(conn)
-        .await?;
-        ids.extend(rows.into_iter().map(|row| (row.name, row.id)));
+        let found = sqlx::query_scalar!(
+            r#"
+            select coalesce(s.alias_of, s.id) as "id!"
+            from unnest($1::text[]) with ordinality as listed (name, place)
+            cross join lateral (select id, alias_of from sites where name = listed.name limit 1) s
+            order by place
+            "#,
+            chunk as _,
+        );
+        ids.extend(found.all(conn).await?);
     }
     let mut seen = HashSet::with_capacity(names.len());
-    Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
+    let of_name = |name: &SiteName| ids.get(sorted.binary_search(&name.as_str()).ok()?).copied();
+    Ok(names.iter().filter_map(of_name).filter(|id| seen.insert(*id)).collect())
 }
 
 /// Makes a task for each site that has none in this batch. Returns the number of new tasks.

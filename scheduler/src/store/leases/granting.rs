@@ -106,6 +106,8 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
             cross join lateral unnest(array(
                 select w from tasks w
                 where w.state = 'assigned' and w.agent_id = free.agent_id
+                  -- No task of a batch that is being cancelled or removed. The array is computed once.
+                  and w.batch_id <> all (array(select batch_id from changes where finished_at is null and kind <> 'retry'))
                   -- `offset 0` forces a lookup by index for each task. A join would read every
                   -- active lease for every task.
                   and not exists (select from leases l where l.site_id = w.site_id and l.state = 'active' offset 0)

@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::store::agents::drain_remove_and_tag;
-    use crate::store::batches::cancel_and_retry;
+    use crate::store::batches::changes::ChangeKind;
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases;
 
@@ -332,7 +332,7 @@ mod tests {
         fixtures::grant(&mut conn, agent, session).await;
         drain_remove_and_tag::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
-        cancel_and_retry::cancel(&mut conn, batch, "a", &cancel_and_retry::ChangeScope::All).await.expect("cancel");
+        fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         settle(&mut conn).await;
 
         let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");

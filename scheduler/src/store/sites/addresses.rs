@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
         // A later task does not overtake waiting tasks, even if the address permits a crawl now.
-        let first = cancel_and_retry::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
+        let first = ["a.cn".parse().expect("a name")];
         cancel_and_retry::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
         assert_eq!(held(&mut conn, &later).await, later);

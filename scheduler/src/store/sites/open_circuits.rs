@@ -133,23 +133,41 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     holds::hold(conn, &broken).await
 }
 
-/// Closes the circuits of these sites, or all circuits if `sites` is `None`. Returns the number of
-/// circuits that were open, and the number of released tasks. Run in a transaction.
-pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
+/// What a piece of a reopening did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reopened {
+    /// Number of circuits that were open.
+    pub sites: u64,
+    /// Number of released tasks.
+    pub tasks: u64,
+    /// The site after which the next piece continues; `None` after the last piece.
+    pub next: Option<SiteId>,
+}
+
+/// Maximum number of circuits that a piece closes, so that a piece takes well under a second.
+const PIECE: i64 = 500;
+
+/// Closes the next circuits of these sites, or of all sites if `sites` is `None`. Waits at most two
+/// seconds for a task that another transaction has locked. Run in a transaction.
+pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>, after: SiteId) -> Result<Reopened, Error> {
+    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(conn).await?;
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
     // Tasks are released before circuits are closed, because a transaction that records an outcome
     // locks tasks before circuits. Tasks that are held in the meantime are released after the
     // circuits are closed.
     let open = sqlx::query_scalar!(
-        "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
+        "select site_id from open_circuits where ($1::bigint[] is null or site_id = any($1)) and site_id > $2 order by site_id limit $3",
         named.as_deref(),
+        after.get(),
+        PIECE,
     );
     let open = open.all(conn).await?;
     let mut released = holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
     let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
     let closed = closed.affected(conn).await?;
     released += holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
-    Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))
+    let next = open.last().copied().filter(|_| i64::try_from(open.len()).is_ok_and(|open| open == PIECE));
+    Ok(Reopened { sites: closed, tasks: u64::try_from(released).unwrap_or(u64::MAX), next })
 }
 
 #[cfg(test)]
@@ -177,9 +195,11 @@ mod tests {
             ("a.cn", "a", 1, 1)
         );
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
-        assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
-        assert_eq!(reopen(&mut conn, Some(&[site])).await.expect("reopen"), (1, 1));
-        assert_eq!(reopen(&mut conn, None).await.expect("reopen"), (0, 0));
+        let first = SiteId::new(0);
+        let done = |sites, tasks| Reopened { sites, tasks, next: None };
+        assert_eq!(reopen(&mut conn, Some(&[other]), first).await.expect("reopen"), done(0, 0));
+        assert_eq!(reopen(&mut conn, Some(&[site]), first).await.expect("reopen"), done(1, 1));
+        assert_eq!(reopen(&mut conn, None, first).await.expect("reopen"), done(0, 0));
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
         assert_eq!(
@@ -189,6 +209,21 @@ mod tests {
             ),
             (0, None)
         );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn many_circuits_are_closed_piece_by_piece(mut conn: Conn) {
+        fixtures::agent(&mut conn, "a").await;
+        for fill in [
+            "insert into sites (name) select 's' || n || '.cn' from generate_series(1, 700) n",
+            "insert into open_circuits (site_id, agent_id, message) select s.id, a.id, '' from sites s, agents a",
+        ] {
+            fixtures::execute(&mut conn, fill).await;
+        }
+        let first = reopen(&mut conn, None, SiteId::new(0)).await.expect("reopen");
+        assert_eq!((first.sites, count(&mut conn).await.expect("count")), (500, 200));
+        let second = reopen(&mut conn, None, first.next.expect("more are open")).await.expect("reopen");
+        assert_eq!(second, Reopened { sites: 200, tasks: 0, next: None });
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

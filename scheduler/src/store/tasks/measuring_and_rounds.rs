@@ -179,7 +179,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
         r#"
         select id from tasks
         where recrawl_at <= now()
-          and batch_id not in (select id from batches where removing_since is not null)
+          and batch_id not in (select batch_id from changes where finished_at is null and kind <> 'retry')
         order by recrawl_at, id
         limit $1
         -- Skips tasks that another transaction has locked, for example to cancel or retry them.
@@ -257,15 +257,15 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
     .await
 }
 
-/// Cancels the planned recrawls of a batch. If `sites` is given, cancels only the recrawls of these
-/// sites and of their aliases. Returns the number of tasks whose recrawl was cancelled.
-pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
+/// Cancels the planned recrawls of these sites of a batch, and of their aliases. Returns the number
+/// of tasks whose recrawl was cancelled.
+pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: &[SiteId]) -> Result<u64, Error> {
     sqlx::query!(
         r#"
         with waiting as (
             select id from tasks
             where batch_id = $1 and recrawl_at is not null
-              and ($2::bigint[] is null or site_id = any($2) or site_id in (select id from sites where alias_of = any($2)))
+              and (site_id = any($2) or site_id in (select id from sites where alias_of = any($2)))
             order by id
             for update
         )
@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
     use crate::model::{CrawlEnding, SessionId};
-    use crate::store::batches::cancel_and_retry::{self, CancelResult, ChangeScope};
+    use crate::store::batches::cancel_and_retry::{self, CancelResult};
     use crate::store::batches::{self};
     use crate::store::leases::outcomes::OutcomeAnswer;
     use crate::store::{fixtures, leases};
@@ -351,7 +351,8 @@ mod tests {
         }
 
         async fn cancel(&self, conn: &mut PgConnection) -> CancelResult {
-            cancel_and_retry::cancel(conn, self.batch, "hourly", &ChangeScope::All).await.expect("cancel")
+            let named = ["a.cn".parse().expect("a name")];
+            cancel_and_retry::cancel(conn, self.batch, "hourly", &named).await.expect("cancel")
         }
 
         /// Each task's site, round and state, and whether a next round is planned.
@@ -426,7 +427,8 @@ mod tests {
         scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Unreachable(None)).await;
         scene.pass("1 hour").await;
         let retrying = async |conn: &mut PgConnection| {
-            cancel_and_retry::retry(conn, scene.batch, "hourly", &ChangeScope::All).await.expect("retry").tasks
+            let named = ["a.cn".parse().expect("a name")];
+            cancel_and_retry::retry(conn, scene.batch, "hourly", &named).await.expect("retry").tasks
         };
         let mut tx = fixtures::begin(&scene.pool).await;
         assert_eq!(retrying(&mut tx).await, 1);
@@ -487,7 +489,7 @@ mod tests {
 
         // An operator who names the site can retry its cancelled task.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
-        let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
+        let named = ["a.cn".parse().expect("a name")];
         let mut conn = scene.conn().await;
         let retried = cancel_and_retry::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
         assert_eq!(retried.tasks, 1);

@@ -1,35 +1,66 @@
-//! Cancels or retries tasks of a batch: all of them, or those of the named sites. Removes a batch
-//! in steps of up to a thousand tasks, and only while the client reads the progress messages.
+//! Cancels or retries tasks of a batch: all of them, or those of the named sites. Removes a batch.
+//!
+//! A call for a whole batch stores what is to be done and does the first piece of it, which for a
+//! small batch is everything. A job does the rest, whether the client waits or not.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
+use futures_util::{FutureExt as _, Stream, stream};
 use landfall_proto::v1;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::Scheduler;
 use crate::grpc::errors;
-use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK};
+use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK, timestamp};
 use crate::grpc::operator::named;
 use crate::model::site_name::SiteName;
-use crate::store;
 use crate::store::batches::Batch;
-use crate::store::batches::cancel_and_retry::{self, CancelResult, ChangeScope, RetryResult};
-use crate::store::batches::removal::{self, RemovalStep, TaskPosition};
-use crate::store::batches::submissions::SubmitError;
+use crate::store::batches::cancel_and_retry::{self, CancelResult, RetryResult};
+use crate::store::batches::changes::{self, Change, ChangeKind};
+use crate::store::batches::pieces;
+
+/// Which tasks of a batch a request affects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::grpc::operator) enum ChangeScope {
+    /// The whole batch; a retry affects only the batch's failed tasks.
+    All,
+    Sites(Vec<SiteName>),
+}
+
+/// Maximum time for which an answer waits until the change of a whole batch is finished.
+const ANSWER_WITHIN: Duration = Duration::from_millis(800);
+/// Interval at which an unfinished change is read again.
+const POLL: Duration = Duration::from_millis(50);
+/// Interval between two messages about an unfinished change.
+const TOLD_EVERY: Duration = Duration::from_millis(500);
 
 pub(in crate::grpc::operator) async fn cancel(
     scheduler: &Scheduler,
     request: v1::CancelTasksRequest,
 ) -> Result<v1::CancelTasksResponse, Status> {
     let v1::CancelTasksRequest { batch, sites, all } = request;
-    let extent = extent(&sites, all, "all")?;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let batch = named::exact_batch(&mut tx, &batch).await?;
-    let cancelled = cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
-    store::commit(tx).await?;
+    let names = match extent(&sites, all, "all")? {
+        ChangeScope::Sites(names) => names,
+        ChangeScope::All => {
+            let (batch, change) = begin(scheduler, &batch, ChangeKind::Cancel, false).await?;
+            return Ok(finished_soon(scheduler, &batch, change).await?.into());
+        }
+    };
+    let (batch, names) = (&batch, &names);
+    let (batch, cancelled) = scheduler
+        .operators
+        .tx("cancel sites", |tx| {
+            async move {
+                let batch = named::exact_batch(tx, batch).await?;
+                let cancelled = cancel_and_retry::cancel(tx, batch.id, &batch.name, names).await?;
+                Ok::<_, Status>((batch, cancelled))
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
     scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
     if cancelled.leases > 0 {
@@ -44,18 +75,165 @@ pub(in crate::grpc::operator) async fn retry(
     request: v1::RetryTasksRequest,
 ) -> Result<v1::RetryTasksResponse, Status> {
     let v1::RetryTasksRequest { batch, sites, failed } = request;
-    let extent = extent(&sites, failed, "failed")?;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    let batch = named::exact_batch(&mut tx, &batch).await?;
-    if batch.removing {
-        return Err(SubmitError::BeingRemoved(batch.name).into());
-    }
-    let retried = cancel_and_retry::retry(&mut tx, batch.id, &batch.name, &extent).await?;
-    store::commit(tx).await?;
+    let names = match extent(&sites, failed, "failed")? {
+        ChangeScope::Sites(names) => names,
+        ChangeScope::All => {
+            let (batch, change) = begin(scheduler, &batch, ChangeKind::Retry, false).await?;
+            return Ok(finished_soon(scheduler, &batch, change).await?.into());
+        }
+    };
+    let (batch, names) = (&batch, &names);
+    let (batch, retried) = scheduler
+        .operators
+        .tx("retry sites", |tx| {
+            async move {
+                let batch = named::exact_batch(tx, batch).await?;
+                changes::check_retry(tx, batch.id, &batch.name).await?;
+                let retried = cancel_and_retry::retry(tx, batch.id, &batch.name, names).await?;
+                Ok::<_, Status>((batch, retried))
+            }
+            .boxed()
+        })
+        .await?;
     tracing::info!(batch = batch.name, retried.tasks, "tasks were retried");
     scheduler.wakes.measure.notify_one();
     scheduler.wakes.assign.notify_one();
     Ok(retried.into())
+}
+
+/// Stores what is to be done with a whole batch, and does the first piece.
+async fn begin(scheduler: &Scheduler, batch: &str, kind: ChangeKind, cancel: bool) -> Result<(Batch, Change), Status> {
+    let (batch, change) = scheduler
+        .operators
+        .tx("begin a change of a batch", |tx| {
+            async move {
+                let batch = named::exact_batch(tx, batch).await?;
+                let change = changes::begin(tx, batch.id, &batch.name, kind, cancel).await?;
+                Ok::<_, Status>((batch, change))
+            }
+            .boxed()
+        })
+        .await?;
+    tracing::info!(batch = batch.name, change = kind.name(), sites = change.sites, "a change of a batch was asked for");
+    let id = batch.id;
+    match scheduler.operators.tx("change a piece of a batch", |tx| pieces::piece_of(tx, id).boxed()).await {
+        Ok(piece) => piece.iter().for_each(|piece| scheduler.wakes.wake_for(piece)),
+        // The change has begun, and the job does what this call could not do.
+        Err(error) => tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "a piece failed"),
+    }
+    scheduler.wakes.changes.notify_one();
+    Ok((batch, change))
+}
+
+/// The change after it is finished, or after a short time.
+async fn finished_soon(scheduler: &Scheduler, batch: &Batch, begun: Change) -> Result<Change, Status> {
+    let until = Instant::now() + ANSWER_WITHIN;
+    loop {
+        let mut conn = scheduler.operators.read("follow a change").await?;
+        let newest = changes::of_batch(&mut conn, batch.id).await?;
+        drop(conn);
+        let Some(change) = newest.filter(|newest| newest.number == begun.number) else {
+            return Err(replaced(&batch.name, begun.kind));
+        };
+        if change.finished || Instant::now() >= until {
+            return Ok(change);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The status `Aborted`, because another operator's change ended this one.
+fn replaced(batch: &str, kind: ChangeKind) -> Status {
+    Status::aborted(format!(
+        "another operator's command ended this {} of batch {batch}: `landfall batches show {batch}` shows what became of it",
+        kind.name()
+    ))
+}
+
+/// One operator who follows the change of one batch.
+pub(in crate::grpc::operator) struct ChangeWatch {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+    batch: Batch,
+    /// The newest state of the change.
+    change: Change,
+    begun: bool,
+    done: bool,
+}
+
+impl ChangeWatch {
+    /// Follows the newest change of the batch with this name.
+    pub(in crate::grpc::operator) async fn newest(
+        scheduler: Scheduler,
+        shutdown: CancellationToken,
+        batch: &str,
+    ) -> Result<Self, Status> {
+        let mut conn = scheduler.operators.read("follow a change").await?;
+        let batch = named::exact_batch(&mut conn, batch).await?;
+        let change = changes::of_batch(&mut conn, batch.id).await?;
+        drop(conn);
+        let none = || Status::not_found(format!("batch {} was never changed as a whole", batch.name));
+        let change = change.ok_or_else(none)?;
+        Ok(Self { scheduler, shutdown, batch, change, begun: false, done: false })
+    }
+
+    /// Begins to remove the batch with this name. If `cancel` is true, cancels its tasks.
+    pub(in crate::grpc::operator) async fn removal(
+        scheduler: Scheduler,
+        shutdown: CancellationToken,
+        batch: &str,
+        cancel: bool,
+    ) -> Result<Self, Status> {
+        let (batch, change) = begin(&scheduler, batch, ChangeKind::Remove, cancel).await?;
+        Ok(Self { scheduler, shutdown, batch, change, begun: false, done: false })
+    }
+
+    /// Sends one message at once, one per period, and a last one when the change is finished.
+    pub(in crate::grpc::operator) fn messages<M: From<Change> + Send>(
+        self,
+    ) -> impl Stream<Item = Result<M, Status>> + Send {
+        stream::unfold(Some(self), |watch| async move {
+            let mut watch = watch.filter(|watch| !watch.done)?;
+            if watch.begun
+                && let Err(status) = watch.wait().await
+            {
+                return Some((Err(status), None));
+            }
+            watch.begun = true;
+            watch.done = watch.change.finished;
+            Some((Ok(M::from(watch.change.clone())), Some(watch)))
+        })
+    }
+
+    /// Waits for the end of the change, at most for a period.
+    async fn wait(&mut self) -> Result<(), Status> {
+        let until = Instant::now() + TOLD_EVERY;
+        // The job may wait for an agent that has been told to stop meanwhile.
+        self.scheduler.wakes.changes.notify_one();
+        loop {
+            let look = async {
+                let mut conn = self.scheduler.operators.read("follow a change").await?;
+                Ok::<_, Status>(changes::of_batch(&mut conn, self.batch.id).await?)
+            };
+            match self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(errors::away()))? {
+                Some(newest) if newest.number == self.change.number => self.change = newest,
+                // The row is removed together with the batch.
+                None if self.change.kind == ChangeKind::Remove => {
+                    let sites = self.change.sites;
+                    self.change = Change { finished: true, read: sites, changed: sites, ..self.change.clone() };
+                }
+                _ => return Err(replaced(&self.batch.name, self.change.kind)),
+            }
+            if self.change.finished || Instant::now() >= until {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return Err(errors::stopping()),
+                () = tokio::time::sleep(POLL) => {}
+            }
+        }
+    }
 }
 
 /// Parses which tasks of a batch a request affects: all tasks, or those of the named sites.
@@ -77,98 +255,59 @@ pub(in crate::grpc::operator) fn extent(sites: &[String], all: bool, flag: &str)
     Ok(ChangeScope::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
 }
 
+impl From<Change> for v1::BatchChange {
+    fn from(change: Change) -> Self {
+        let kind = match change.kind {
+            ChangeKind::Cancel => v1::BatchChangeKind::Cancel,
+            ChangeKind::Retry => v1::BatchChangeKind::Retry,
+            ChangeKind::Remove => v1::BatchChangeKind::Remove,
+        };
+        Self {
+            kind: kind.into(),
+            asked_at: Some(timestamp(change.asked_at)),
+            finished: change.finished,
+            sites: change.sites,
+            read: change.read,
+            tasks: change.changed,
+            leases: change.leases,
+            recrawls: change.recrawls,
+        }
+    }
+}
+
+impl From<Change> for v1::CancelTasksResponse {
+    fn from(change: Change) -> Self {
+        Self {
+            tasks: change.changed,
+            leases: change.leases,
+            ended: change.read.saturating_sub(change.changed),
+            recrawls: change.recrawls,
+            unfinished: (!change.finished).then(|| change.into()),
+        }
+    }
+}
+
+impl From<Change> for v1::RetryTasksResponse {
+    fn from(change: Change) -> Self {
+        Self { tasks: change.changed, open: 0, unfinished: (!change.finished).then(|| change.into()) }
+    }
+}
+
+impl From<Change> for v1::RemoveBatchProgress {
+    fn from(change: Change) -> Self {
+        Self { removed: change.changed, tasks: change.sites, done: change.finished }
+    }
+}
+
 impl From<CancelResult> for v1::CancelTasksResponse {
     fn from(cancelled: CancelResult) -> Self {
         let CancelResult { tasks, leases, ended, recrawls, agents: _ } = cancelled;
-        Self { tasks, leases, ended, recrawls }
+        Self { tasks, leases, ended, recrawls, unfinished: None }
     }
 }
 
 impl From<RetryResult> for v1::RetryTasksResponse {
     fn from(RetryResult { tasks, open }: RetryResult) -> Self {
-        Self { tasks, open }
-    }
-}
-
-/// The pause after a step that removed tasks. A step takes tens of milliseconds, so the pause
-/// leaves about half of the time for other work. `WAIT` is the pause while the remaining tasks
-/// cannot be removed yet.
-const REST: Duration = Duration::from_millis(20);
-const WAIT: Duration = Duration::from_millis(500);
-
-/// A batch that is being removed.
-pub(in crate::grpc::operator) struct Removal {
-    scheduler: Scheduler,
-    shutdown: CancellationToken,
-    batch: Batch,
-    tasks: u64,
-    removed: u64,
-    place: TaskPosition,
-    rest: Duration,
-    begun: bool,
-    done: bool,
-}
-
-impl Removal {
-    /// Marks the batch with this name as being removed. If `cancel` is true, cancels its tasks first.
-    pub(in crate::grpc::operator) async fn begin(
-        scheduler: Scheduler,
-        shutdown: CancellationToken,
-        batch: &str,
-        cancel: bool,
-    ) -> Result<Self, Status> {
-        let mut tx = store::begin(&scheduler.pool).await?;
-        let batch = named::exact_batch(&mut tx, batch).await?;
-        let agents = if cancel {
-            cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
-        } else {
-            Vec::new()
-        };
-        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await?;
-        store::commit(tx).await?;
-        tracing::info!(batch = batch.name, tasks, "a batch is being removed");
-        scheduler.wakes.wake_agents(agents);
-        let (removed, place, rest) = (0, TaskPosition::default(), Duration::ZERO);
-        Ok(Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false })
-    }
-
-    /// Sends one message at once, and one more after each step of the removal.
-    pub(in crate::grpc::operator) fn messages(
-        self,
-    ) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
-        stream::unfold(Some(self), |removal| async move {
-            let mut removal = removal.filter(|removal| !removal.done)?;
-            if removal.begun
-                && let Err(status) = removal.step().await
-            {
-                return Some((Err(status), None));
-            }
-            removal.begun = true;
-            let Self { removed, tasks, done, .. } = removal;
-            Some((Ok(v1::RemoveBatchProgress { removed, tasks, done }), Some(removal)))
-        })
-    }
-
-    async fn step(&mut self) -> Result<(), Status> {
-        tokio::select! {
-            biased;
-            () = self.shutdown.cancelled() => return Err(errors::stopping()),
-            () = tokio::time::sleep(self.rest) => {}
-        }
-        let mut tx = store::begin(&self.scheduler.pool).await?;
-        let Batch { id, name, .. } = &self.batch;
-        let step = removal::step(&mut tx, *id, name, self.place).await?;
-        store::commit(tx).await?;
-        match step {
-            RemovalStep::Removed(tasks, place) => {
-                (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST);
-            }
-            RemovalStep::Waits => self.rest = WAIT,
-            RemovalStep::Done => {
-                tracing::info!(batch = name, tasks = self.removed, "a batch was removed");
-                self.done = true;
-            }
-        }
-        Ok(())
+        Self { tasks, open, unfinished: None }
     }
 }

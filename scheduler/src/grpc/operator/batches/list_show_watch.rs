@@ -18,22 +18,35 @@ use crate::grpc::operator::named;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::{BatchId, PolicyRequest};
 use crate::store;
+use crate::store::batches::changes::{self, Change};
 use crate::store::batches::list_and_progress::EndReason;
 use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, constraints_and_quotas};
 use crate::strategy::explain;
 use crate::throughput::Estimate;
+
+/// Maximum number of batches in a response.
+const PAGE: i64 = 1_000;
 
 pub(in crate::grpc::operator) async fn list(
     scheduler: &Scheduler,
     request: v1::ListBatchesRequest,
 ) -> Result<v1::ListBatchesResponse, Status> {
     let filter = BatchFilter::try_from(&request)?;
-    let limit = i64::try_from(request.limit).ok().filter(|limit| *limit > 0);
+    let limit = i64::try_from(request.limit).ok().filter(|limit| (1..PAGE).contains(limit)).unwrap_or(PAGE);
+    let before = match request.page_token.as_str() {
+        "" => None,
+        token => {
+            let invalid = |_| InvalidField::new("page_token", "it is not the token of a response");
+            Some(BatchId::new(token.parse().map_err(invalid)?))
+        }
+    };
     let mut conn = scheduler.operators.read("list batches").await?;
-    let (listed, all) = batches::list(&mut conn, filter, limit).await?;
+    let (listed, all) = batches::list(&mut conn, filter, before, limit).await?;
+    let last = listed.last().map(|batch| batch.id.get().to_string());
     let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
     let more = all.saturating_sub(whole(batches.len()));
-    Ok(v1::ListBatchesResponse { batches, more })
+    let next_page_token = last.filter(|_| more > 0).unwrap_or_default();
+    Ok(v1::ListBatchesResponse { batches, more, next_page_token })
 }
 
 pub(in crate::grpc::operator) async fn show(
@@ -42,6 +55,7 @@ pub(in crate::grpc::operator) async fn show(
 ) -> Result<v1::ShowBatchResponse, Status> {
     let mut conn = scheduler.operators.read("show a batch").await?;
     let batch = named::batch(&mut conn, &request.batch).await?;
+    let change = changes::of_batch(&mut conn, batch.id).await?;
     let asked = constraints_of(&mut conn, batch.id).await?;
     // The shared answers need connections, so no call may hold one while it waits for them.
     drop(conn);
@@ -50,7 +64,7 @@ pub(in crate::grpc::operator) async fn show(
         0 => Vec::new(),
         _ => facts::endings(scheduler, batch.id, &progress).await?,
     };
-    let progress = progress_message(&batch.name, &progress, estimate);
+    let progress = progress_message(&batch.name, &progress, estimate, change);
     Ok(shown(batch, asked, progress, endings))
 }
 
@@ -139,6 +153,9 @@ pub(in crate::grpc::operator) struct BatchWatch {
     name: String,
     ticks: Interval,
     shutdown: CancellationToken,
+    /// Maximum age of the next message's progress. The first message shows at least what the caller
+    /// did before, for example a retry of the batch.
+    max_age: Duration,
     ended: bool,
 }
 
@@ -151,7 +168,7 @@ impl BatchWatch {
     ) -> Self {
         let mut ticks = tokio::time::interval(WATCH_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { scheduler, batch, name, ticks, shutdown, ended: false }
+        Self { scheduler, batch, name, ticks, shutdown, max_age: Duration::ZERO, ended: false }
     }
 
     /// Sends one message at once, and then one per period. The last message shows that the batch
@@ -162,25 +179,37 @@ impl BatchWatch {
                 return None;
             }
             let message = watch.next().await;
-            watch.ended = message.as_ref().map_or(true, |(progress, _)| progress.open() == 0);
-            let message = message.map(|(progress, estimate)| progress_message(&watch.name, &progress, estimate));
+            watch.ended = message.as_ref().map_or(true, |(progress, ..)| progress.open() == 0);
+            let message =
+                message.map(|(progress, estimate, change)| progress_message(&watch.name, &progress, estimate, change));
             Some((message, watch))
         })
     }
 
-    async fn next(&mut self) -> Result<(Progress, Option<Estimate>), Status> {
+    async fn next(&mut self) -> Result<(Progress, Option<Estimate>, Option<Change>), Status> {
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => return Err(errors::stopping()),
             _ = self.ticks.tick() => {}
         }
-        let look = seen(&self.scheduler, self.batch, WATCH_AGE, WATCH_PATIENCE);
+        let max_age = std::mem::replace(&mut self.max_age, WATCH_AGE);
+        let look = async {
+            let (progress, estimate) = seen(&self.scheduler, self.batch, max_age, WATCH_PATIENCE).await?;
+            let mut conn = self.scheduler.operators.read("watch a batch").await?;
+            let change = changes::of_batch(&mut conn, self.batch).await?;
+            Ok((progress, estimate, change))
+        };
         self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(errors::away()))
     }
 }
 
-/// The message about a batch's progress, with the estimated remaining time.
-fn progress_message(batch: &str, progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
+/// The message about a batch's progress, with the estimated remaining time and its newest change.
+fn progress_message(
+    batch: &str,
+    progress: &Progress,
+    estimate: Option<Estimate>,
+    change: Option<Change>,
+) -> v1::BatchProgress {
     v1::BatchProgress {
         batch: batch.to_owned(),
         submitted: progress.submitted,
@@ -203,5 +232,6 @@ fn progress_message(batch: &str, progress: &Progress, estimate: Option<Estimate>
         waiting_for_it: progress.waiting_for.as_ref().map_or(0, |(_, sites)| *sites),
         next_recrawl: progress.next_recrawl.map(timestamp),
         estimate: estimate.map(Into::into),
+        change: change.filter(|change| !change.finished).map(Into::into),
     }
 }

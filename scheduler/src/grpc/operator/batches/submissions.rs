@@ -2,12 +2,15 @@
 //! and duration.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use sqlx::PgConnection;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
@@ -16,21 +19,53 @@ use crate::Scheduler;
 use crate::config::Draws;
 use crate::grpc::errors;
 use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK};
+use crate::grpc::submission_places::MOST_AT_ONCE;
 use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::geo::Position;
+use crate::model::site_list::MAX_SITES;
 use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, Strategy, naming};
 use crate::store::batches::submissions::{self, Idempotency, Submission, SubmissionResult, SubmitError};
 use crate::store::batches::{self, constraints_and_quotas};
-use crate::store::{self, agents};
+use crate::store::db::MayConflict;
+use crate::store::{self, Tx, agents};
 
 /// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 200;
-/// Maximum number of names in a submission. The names stay in memory until the stream ends; each
-/// takes about 100 bytes.
-const MAX_SITES: usize = 1_000_000;
 /// Maximum time to wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
+
+/// Number of names up to which a submission is small. Most submissions are.
+const SMALL: usize = 10_000;
+/// Why the transaction of a submission is rolled back.
+enum RolledBack {
+    DryRun(v1::SubmitResponse),
+    Refused(Status),
+}
+
+impl From<Status> for RolledBack {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<SubmitError> for RolledBack {
+    fn from(error: SubmitError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl From<store::Error> for RolledBack {
+    fn from(error: store::Error) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl MayConflict for RolledBack {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.is_conflict())
+    }
+}
 
 /// Receives a submission and stores it, unless it is a dry run.
 pub(in crate::grpc::operator) async fn submit(
@@ -38,21 +73,38 @@ pub(in crate::grpc::operator) async fn submit(
     shutdown: &CancellationToken,
     incoming: Streaming<v1::SubmitRequest>,
 ) -> Result<v1::SubmitResponse, Status> {
-    let (submission, dry_run) = receive(scheduler, shutdown, incoming).await?;
-    let mut tx = store::begin(&scheduler.pool).await?;
-    check_strategy(scheduler, &mut tx, submission.strategy.unwrap_or_default()).await?;
-    let submitted = submissions::submit(&mut tx, &submission).await?;
-    let warnings = unheard_of(&mut tx, &submission.batch).await?;
-    if dry_run {
-        // Dropping the transaction undoes the submission.
-        return Ok(v1::SubmitResponse { warnings, ..submitted.into() });
-    }
-    submissions::has_grown(&mut tx, submitted.added).await?;
-    store::commit(tx).await?;
+    let place = Arc::clone(&scheduler.submissions.all).try_acquire_owned();
+    let _place = place.map_err(|_| {
+        Status::resource_exhausted(format!("{MOST_AT_ONCE} submissions are under way: try again when one has ended"))
+    })?;
+    let (submission, dry_run, _place_among_large) = receive(scheduler, shutdown, incoming).await?;
+    let submission = &submission;
+    let stored = scheduler.operators.tx("submit", |tx| keep(scheduler, tx, submission, dry_run).boxed()).await;
+    let (submitted, warnings) = match stored {
+        Ok(stored) => stored,
+        Err(RolledBack::DryRun(would)) => return Ok(would),
+        Err(RolledBack::Refused(status)) => return Err(status),
+    };
     tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
     scheduler.wakes.measure.notify_one();
     scheduler.wakes.assign.notify_one();
     Ok(v1::SubmitResponse { warnings, ..submitted.into() })
+}
+
+async fn keep(
+    scheduler: &Scheduler,
+    tx: &mut Tx<'_>,
+    submission: &Submission,
+    dry_run: bool,
+) -> Result<(SubmissionResult, Vec<String>), RolledBack> {
+    check_strategy(scheduler, tx, submission.strategy.unwrap_or_default()).await?;
+    let submitted = submissions::submit(tx, submission).await?;
+    let warnings = unheard_of(tx, &submission.batch).await?;
+    if dry_run {
+        return Err(RolledBack::DryRun(v1::SubmitResponse { warnings, ..submitted.into() }));
+    }
+    submissions::has_grown(tx, submitted.added).await?;
+    Ok((submitted, warnings))
 }
 
 /// Refuses a strategy that this fleet or this configuration cannot follow. The default strategy
@@ -72,19 +124,27 @@ async fn check_strategy(scheduler: &Scheduler, conn: &mut PgConnection, strategy
     Ok(())
 }
 
-/// Reads a complete submission. Nothing is stored until the stream has ended.
+/// Reads a complete submission. Nothing is stored until the stream has ended. Also returns whether
+/// the submission is a dry run, and its place if it is large.
 async fn receive(
     scheduler: &Scheduler,
     shutdown: &CancellationToken,
     mut stream: Streaming<v1::SubmitRequest>,
-) -> Result<(Submission, bool), Status> {
+) -> Result<(Submission, bool, Option<OwnedSemaphorePermit>), Status> {
     let header = header(next(shutdown, &mut stream).await?)?;
     let dry_run = header.dry_run;
     let mut intake = Intake::new(header, &scheduler.config.crawl)?;
+    let mut place = None;
     while let Some(request) = next(shutdown, &mut stream).await? {
         intake.take(request)?;
+        if intake.taken > SMALL && place.is_none() {
+            place = Some(tokio::select! {
+                () = shutdown.cancelled() => return Err(errors::stopping()),
+                place = Arc::clone(&scheduler.submissions.large).acquire_owned() => place.map_err(|_| errors::stopping())?,
+            });
+        }
     }
-    Ok((intake.finish()?, dry_run))
+    Ok((intake.finish()?, dry_run, place))
 }
 
 async fn next(

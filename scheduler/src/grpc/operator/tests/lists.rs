@@ -112,6 +112,14 @@ async fn agents_and_batches_are_listed_as_asked(pool: PgPool) {
         .into_inner();
     let names: Vec<&str> = asked.batches.iter().map(|batch| batch.name.as_str()).collect();
     assert_eq!((names, asked.more), (vec!["spring", "winter"], 1));
+    let rest = v1::ListBatchesRequest { page_token: asked.next_page_token, ..Default::default() };
+    let rest = desk.sites().list_batches(rest).await.expect("listed").into_inner();
+    let names: Vec<&str> = rest.batches.iter().map(|batch| batch.name.as_str()).collect();
+    assert_eq!((names, rest.more, rest.next_page_token.as_str()), (vec!["autumn"], 0, ""));
+    let forged = v1::ListBatchesRequest { page_token: "x".to_owned(), ..Default::default() };
+    let refused = desk.sites().list_batches(forged).await.expect_err("refused");
+    let said = "page_token: it is not the token of a response";
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, said));
 
     desk.agents(3).await;
     desk.run("update agents set city = 'Harbin', carrier = 'CERNET', country = 'CN' where name <> 'agent2'").await;
@@ -237,7 +245,7 @@ async fn batches_circuits_tokens_and_reports_are_listed_by_what_is_asked(pool: P
         (v1::ListBatchesRequest { until: at(3), limit: 1, ..all() }, "winter", 1),
         (v1::ListBatchesRequest { since: at(3), state: ended, ..all() }, "", 0),
     ] {
-        assert_eq!(batches(request).await, (names.to_owned(), more), "{request:?}");
+        assert_eq!(batches(request.clone()).await, (names.to_owned(), more), "{request:?}");
     }
     let refused = desk.sites().list_batches(v1::ListBatchesRequest { state: 9, ..all() }).await.expect_err("refused");
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, "state: 9 is not a batch's state"));
