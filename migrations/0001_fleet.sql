@@ -175,7 +175,7 @@ create type refusal_kind as enum (
     'unknown-task',     -- an outcome of a task that does not exist
     'foreign-lease',    -- a report on a lease that was granted to another agent
     'forged-token',     -- a report with a token that was never granted
-    'restored',         -- a report with a number issued after the restored backup was made
+    'lost-history',     -- a report on a lease of a history that the database has lost
     'old-token',        -- a report with a token older than the task's newest token
     'ended-task',       -- an outcome of a task that has ended in another way
     'contradiction',    -- an outcome that differs from the accepted outcome of the same lease

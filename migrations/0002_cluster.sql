@@ -1,5 +1,5 @@
 -- The cluster: the schedulers that share this database, the roles (each held by only one scheduler
--- at a time), and restores from backups.
+-- at a time), the database's histories, and restores from backups.
 
 -- Schedulers: one row per running process. The process renews its row several times before the row
 -- can expire.
@@ -46,9 +46,40 @@ create table terms (
 );
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
--- Each row is a restore of this database from a backup. After a restore, schedulers must not reissue
--- an identifier, token or incarnation that was issued after the backup. Schedulers also report the
--- restore to operators.
+create type history_cause as enum (
+    'created',  -- the database was created
+    'restored', -- the database was restored from a backup
+    'promoted', -- a server was promoted, or recovered to a point in time, so its timeline is new
+    'copied'    -- the rows were copied to another server or database
+);
+
+-- The histories of this database, one row per history. A history ends where transactions may have
+-- been lost: the lost transactions issued numbers that agents and operators have seen. The newest
+-- history is the one with the highest floor.
+create table histories (
+    -- A random number, which leases contain. Two databases that continued from the same rows have
+    -- different histories.
+    id bigint primary key default ('x' || right(replace(gen_random_uuid()::text, '-', ''), 15))::bit(60)::bigint
+        constraint histories_id_positive check (id > 0),
+    -- Why the history began.
+    cause history_cause not null,
+    -- When the history began.
+    began_at timestamptz not null default now(),
+    -- No identifier, token, incarnation or transaction number issued before this history is higher
+    -- than this number. All those issued in this history are higher.
+    floor bigint not null constraint histories_floors_differ unique constraint histories_floor_not_negative check (floor >= 0),
+    -- The identifier of the server's files; null until the first scheduler connects. The same for a
+    -- server and its standbys.
+    server bigint,
+    -- The timeline of the server, which rises when a standby is promoted; null until the first
+    -- scheduler connects.
+    timeline bigint,
+    -- The number of the database on the server; null until the first scheduler connects.
+    database bigint
+);
+insert into histories (cause, floor) values ('created', 0);
+
+-- Each row is a restore of this database from a backup, which schedulers report to operators.
 create table restores (
     -- The restore's identifier.
     id bigint primary key generated always as identity,
@@ -58,12 +89,6 @@ create table restores (
     backed_up_at timestamptz not null,
     -- The version of landfall that made the backup.
     backup_version text not null,
-    -- No identifier, token or incarnation issued before the restore is higher than this number. All
-    -- those issued after the restore are higher than this number.
-    floor bigint not null constraint restores_floor_positive check (floor > 0),
-    -- This number is added to the server's transaction numbers in the column `events.xact`. A new
-    -- server counts its transactions from 1, but its events must sort after the restored events.
-    transactions bigint not null constraint restores_transactions_positive check (transactions > 0),
     -- Number of sessions that the restore ended.
     sessions bigint not null,
     -- Number of leases that the restore ended.

@@ -1,5 +1,10 @@
 -- The log of events, and the views that reports read.
 
+-- Its last value is added to the server's transaction numbers in the column `events.xact`: the floor
+-- of the newest history. A new server counts its transactions from 1, and a promoted server counts
+-- lost transactions again, but its events must sort after the earlier events.
+create sequence event_offset;
+
 -- Events: every transition of tasks, leases, sessions, agents and terms. Rows are never updated.
 -- Triggers insert an event in the transaction that makes the transition. So every committed
 -- transition has an event, and a transition that is rolled back has none.
@@ -9,7 +14,8 @@ create table events (
     -- a reader that later continues after the last event it read misses no event. A reader that
     -- continued by the column `id` could miss events, because transactions do not commit in the
     -- order in which they take identifiers.
-    xact xid8 not null default pg_current_xact_id(),
+    xact xid8 not null
+        default (pg_current_xact_id()::text::bigint + coalesce(pg_sequence_last_value('event_offset'), 0))::text::xid8,
     -- The event's number. Later transitions of the same task, lease or session have higher numbers,
     -- because the row of the task, lease or session is locked while the number is taken.
     id bigint not null generated always as identity,
@@ -19,7 +25,7 @@ create table events (
     noun text not null
         constraint events_noun_known check (noun in ('task', 'lease', 'session', 'agent', 'term', 'database')),
     -- The state that was entered, or another word for the transition: for example granted, rebound,
-    -- opened, enrolled, draining, resumed, removed, taken, restored.
+    -- opened, enrolled, draining, resumed, removed, taken, restored, promoted, copied.
     what text not null,
     -- The task of the event; null if the event concerns no task.
     task_id bigint,

@@ -203,6 +203,10 @@ pub struct HeldLease {
     /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`; 0 if unknown. A welcome
+    /// repeats the number that the registration contained.
+    #[prost(int64, tag = "3")]
+    pub history: i64,
 }
 /// Confirms the session and configures the agent. Sent by the scheduler.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -622,6 +626,12 @@ pub struct CrawlOrder {
     /// was no crawl, or if no field of the policy depends on the size.
     #[prost(uint32, optional, tag = "6")]
     pub last_pages: ::core::option::Option<u32>,
+    /// The history of the database in which the lease was granted: a random number above 0. After a
+    /// restore or a failover, a database has another history, in which the numbers of earlier histories
+    /// are never granted again. The agent repeats this number in every message about the lease, and
+    /// continues a stored crawl only in the same history. Schedulers older than this field send 0.
+    #[prost(int64, tag = "7")]
+    pub history: i64,
 }
 /// The progress of a crawl. The agent sends it about once a minute, and before it returns the lease.
 /// The scheduler stores the checkpoint with the task if the lease is the task's newest, and sends no
@@ -643,6 +653,9 @@ pub struct CrawlCheckpoint {
     /// The crawl's request rate and recent errors.
     #[prost(message, optional, tag = "5")]
     pub rate_state: ::core::option::Option<CrawlRateState>,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`; 0 if unknown.
+    #[prost(int64, tag = "6")]
+    pub history: i64,
 }
 /// Why a crawl under way is slow or pauses. Sent by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -686,6 +699,9 @@ pub struct PermitRequest {
     /// The address, without port.
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`; 0 if unknown.
+    #[prost(int64, tag = "4")]
+    pub history: i64,
 }
 /// The answer to a `PermitRequest`. The scheduler sends it after committing its decision.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -706,6 +722,9 @@ pub struct PermitAnswer {
     /// Why the permit was not granted, one sentence for people; empty if it was granted.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
+    /// The history in the answered message.
+    #[prost(int64, tag = "6")]
+    pub history: i64,
 }
 /// Takes a lease back because its task was cancelled, or because the crawl went on beyond its time
 /// limit. The agent stops the crawl. If the agent still reports an outcome, the scheduler answers
@@ -718,6 +737,9 @@ pub struct CancelOrder {
     /// The lease's fencing token.
     #[prost(int64, tag = "2")]
     pub token: i64,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`.
+    #[prost(int64, tag = "3")]
+    pub history: i64,
 }
 /// Asks the agent to return a lease before its crawl has ended, because another agent would end the
 /// crawl sooner. The agent sends the site no further request. It sends a `CrawlCheckpoint` and,
@@ -737,6 +759,9 @@ pub struct PreemptOrder {
     /// The reason, one sentence for people.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`.
+    #[prost(int64, tag = "4")]
+    pub history: i64,
 }
 /// The end of a crawl. The agent repeats the report until it receives an `OutcomeAck` with the same
 /// `task_id` and `token`.
@@ -797,6 +822,9 @@ pub struct OutcomeReport {
     /// Why the site returned no page, if the outcome is `unreachable`.
     #[prost(enumeration = "Trouble", tag = "16")]
     pub trouble: i32,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`; 0 if unknown.
+    #[prost(int64, tag = "18")]
+    pub history: i64,
 }
 /// Announces that the agent is stopping: it accepts no new lease, returns the leases that it holds,
 /// and then ends the stream. The session then closes at once instead of expiring. A stream that ends
@@ -820,6 +848,9 @@ pub struct LeaseRelease {
     /// site. Absent if there is no pause.
     #[prost(message, optional, tag = "4")]
     pub not_before: ::core::option::Option<::prost_types::Duration>,
+    /// The history in which the lease was granted, as in `CrawlOrder.history`; 0 if unknown.
+    #[prost(int64, tag = "5")]
+    pub history: i64,
 }
 /// The answer to an `OutcomeReport`, sent after the outcome's commit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -837,6 +868,9 @@ pub struct OutcomeAck {
     /// outcome; empty if it was recorded now or before.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
+    /// The history in the answered message.
+    #[prost(int64, tag = "5")]
+    pub history: i64,
 }
 /// Nested message and enum types in `OutcomeAck`.
 pub mod outcome_ack {
@@ -863,6 +897,10 @@ pub mod outcome_ack {
         Duplicate = 2,
         /// A newer grant exists, or the task is unknown or has ended in another way; nothing changed.
         Stale = 3,
+        /// The lease was granted in a history that the database has lost, by a restore or by a failover to
+        /// a server without the newest transactions; nothing changed. The agent keeps the pages and drops
+        /// the outcome. The site is crawled again if the database knows of it.
+        LostHistory = 4,
     }
     impl Answer {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -875,6 +913,7 @@ pub mod outcome_ack {
                 Self::Accepted => "ANSWER_ACCEPTED",
                 Self::Duplicate => "ANSWER_DUPLICATE",
                 Self::Stale => "ANSWER_STALE",
+                Self::LostHistory => "ANSWER_LOST_HISTORY",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -884,6 +923,7 @@ pub mod outcome_ack {
                 "ANSWER_ACCEPTED" => Some(Self::Accepted),
                 "ANSWER_DUPLICATE" => Some(Self::Duplicate),
                 "ANSWER_STALE" => Some(Self::Stale),
+                "ANSWER_LOST_HISTORY" => Some(Self::LostHistory),
                 _ => None,
             }
         }
@@ -3185,8 +3225,8 @@ pub struct AgentLease {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentRefusal {
-    /// The reason: unknown-task, foreign-lease, forged-token, old-token, ended-task, contradiction,
-    /// future-heartbeat, flapping.
+    /// The reason: unknown-task, foreign-lease, forged-token, lost-history, old-token, ended-task,
+    /// contradiction, future-heartbeat, flapping, twin.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Number of refusals.

@@ -81,6 +81,7 @@ impl Word for crate::v1::outcome_ack::Answer {
             1 => "accepted",
             2 => "duplicate",
             3 => "stale",
+            4 => "lost-history",
             _ => "",
         }
     }

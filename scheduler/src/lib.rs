@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
-
 pub mod app;
 mod capacity;
 pub mod cli;
@@ -46,7 +44,6 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 /// State that all services and jobs of one scheduler share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    pub pool: PgPool,
     /// The connections of agents' sessions and jobs.
     pub db: store::Db,
     /// The connections of operators' calls and pages, so that these never starve the agents.
@@ -72,11 +69,9 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// A scheduler that has just started, without positions of IP addresses.
-    pub fn new(pool: PgPool, config: config::Config) -> Self {
-        let db = store::Db::of(pool.clone());
+    pub fn new(db: store::Db, servers: store::servers::Servers, config: config::Config) -> Self {
         Self {
-            servers: pool.connect_options().as_ref().clone().into(),
-            pool,
+            servers,
             operators: db.clone(),
             readiness: db.clone(),
             db,

@@ -4,8 +4,8 @@
 pub use durations_and_sizes::{Rtt, RttOutOfRange};
 pub(crate) use identifiers_and_states::words;
 pub use identifiers_and_states::{
-    AgentId, AssignmentId, BatchId, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReportGroup, SchedulerId,
-    ServiceFacts, ServiceState, SessionId, SiteId, TaskId, TaskState, TermNumber,
+    AgentId, AssignmentId, BatchId, EmbeddingEpoch, HistoryId, Incarnation, LeaseToken, OrderId, ReportGroup,
+    SchedulerId, ServiceFacts, ServiceState, SessionId, SiteId, TaskId, TaskState, TermNumber,
 };
 pub use outcome::{Blocker, Budget, CrawlEnding, OutcomeKind, ReasonKind};
 pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};

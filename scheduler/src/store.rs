@@ -57,7 +57,7 @@ use chrono::{DateTime, Utc};
 
 use crate::model::geo::Position;
 
-pub use db::{Db, MayConflict, Share, Tx, acquire, begin, begin_impatient, commit, open};
+pub use db::{Db, MayConflict, Share, Tx, connect, prepare};
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;
 

@@ -15,8 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use landfall_proto::v1::{HeldLease, OutcomeReport};
-
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::machine::clock;
 
@@ -72,15 +70,15 @@ impl CrawlFiles {
         let folder = Arc::clone(&self.folder);
         if self.is_sweep_due() {
             let folder = Arc::clone(&folder);
-            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_token(key));
+            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|numbers| self.drop_token(numbers));
         }
         let mut former = self.take_older(key);
         self.note(key);
         blocking(move || {
-            let wanted = folder.join(name(key));
+            let wanted = folder.join(name(key.task_id, key.token));
             // Only the newest file is taken over, because it has the most progress.
             while let Some(token) = former.pop_last() {
-                let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
+                let found = std::fs::rename(folder.join(name(key.task_id, token)), &wanted);
                 if is_there(found)? {
                     break;
                 }
@@ -95,7 +93,7 @@ impl CrawlFiles {
     pub(crate) async fn forget(&self, key: LeaseKey) {
         let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_older(key));
         tokens.insert(key.token);
-        self.drop_token(key);
+        self.drop_token((key.task_id, key.token));
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
             // The file will be removed when it is too old.
@@ -118,18 +116,18 @@ impl CrawlFiles {
         index.tokens.entry(key.task_id).or_default().insert(key.token);
     }
 
-    fn drop_token(&self, key: LeaseKey) {
+    fn drop_token(&self, (task_id, token): (i64, i64)) {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return };
-        tokens.remove(&key.token);
+        let Some(tokens) = index.tokens.get_mut(&task_id) else { return };
+        tokens.remove(&token);
         if tokens.is_empty() {
-            index.tokens.remove(&key.task_id);
+            index.tokens.remove(&task_id);
         }
     }
 }
 
-/// Removes old files, and returns the leases to which they belonged.
-fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
+/// Removes old files, and returns the tasks and tokens of the leases to which they belonged.
+fn remove_old(folder: &Path) -> io::Result<Vec<(i64, i64)>> {
     let mut removed = Vec::new();
     for file in files(folder)? {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
@@ -141,16 +139,14 @@ fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
         };
         if age > MOST_AGE {
             is_there(std::fs::remove_file(&file))?;
-            removed.extend(key_of(&file));
+            removed.extend(numbers_of(&file));
         }
     }
     Ok(removed)
 }
 
 fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()> {
-    tokens.iter().try_for_each(|token| {
-        is_there(std::fs::remove_file(folder.join(name(LeaseKey { task_id, token: *token })))).map(drop)
-    })
+    tokens.iter().try_for_each(|token| is_there(std::fs::remove_file(folder.join(name(task_id, *token)))).map(drop))
 }
 
 /// Whether the file that was to be renamed or removed existed. A missing file is not an error: it
@@ -163,13 +159,16 @@ fn is_there(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-fn name(key: LeaseKey) -> String {
-    format!("{}-{}.{EXTENSION}", key.task_id, key.token)
+/// The name does not contain the history, because the file's first line names the site and the
+/// history, and a crawl overwrites the file of another site or history.
+fn name(task_id: i64, token: i64) -> String {
+    format!("{task_id}-{token}.{EXTENSION}")
 }
 
-fn key_of(file: &Path) -> Option<LeaseKey> {
+/// The task and the token of the lease to which a file belongs.
+fn numbers_of(file: &Path) -> Option<(i64, i64)> {
     let (task_id, token) = file.file_stem()?.to_str()?.split_once('-')?;
-    Some(LeaseKey { task_id: task_id.parse().ok()?, token: token.parse().ok()? })
+    Some((task_id.parse().ok()?, token.parse().ok()?))
 }
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -180,8 +179,8 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn tokens_in(folder: &Path) -> io::Result<HashMap<i64, BTreeSet<i64>>> {
     let mut tokens: HashMap<i64, BTreeSet<i64>> = HashMap::new();
-    for key in files(folder)?.iter().filter_map(|file| key_of(file)) {
-        tokens.entry(key.task_id).or_default().insert(key.token);
+    for (task_id, token) in files(folder)?.iter().filter_map(|file| numbers_of(file)) {
+        tokens.entry(task_id).or_default().insert(token);
     }
     Ok(tokens)
 }
@@ -285,22 +284,32 @@ fn lease_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Identifies a lease by its task and its fencing token.
+/// Identifies a lease by its task, its fencing token, and the history of the scheduler's database in
+/// which it was granted. Two histories may have granted different leases with the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
     pub task_id: i64,
     pub token: i64,
+    /// 0 if the scheduler is too old to name it.
+    pub history: i64,
 }
 
-impl From<LeaseKey> for HeldLease {
-    fn from(key: LeaseKey) -> Self {
-        Self { task_id: key.task_id, token: key.token }
-    }
+/// Messages that contain the key of a lease.
+macro_rules! keys {
+    ($($message:ident)*) => {
+        $(impl From<&landfall_proto::v1::$message> for LeaseKey {
+            fn from(message: &landfall_proto::v1::$message) -> Self {
+                Self { task_id: message.task_id, token: message.token, history: message.history }
+            }
+        })*
+    };
 }
 
-impl From<&OutcomeReport> for LeaseKey {
-    fn from(outcome: &OutcomeReport) -> Self {
-        Self { task_id: outcome.task_id, token: outcome.token }
+keys!(HeldLease CrawlOrder OutcomeReport OutcomeAck PermitAnswer CancelOrder PreemptOrder);
+
+impl From<LeaseKey> for landfall_proto::v1::HeldLease {
+    fn from(LeaseKey { task_id, token, history }: LeaseKey) -> Self {
+        Self { task_id, token, history }
     }
 }
 
@@ -309,7 +318,7 @@ mod tests {
     use super::*;
 
     fn key(task_id: i64, token: i64) -> LeaseKey {
-        LeaseKey { task_id, token }
+        LeaseKey { task_id, token, history: 1 }
     }
 
     fn names(folder: &Path) -> Vec<String> {
@@ -324,7 +333,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (task, token, text) in [(7, 2, "older"), (7, 10, "newer"), (8, 1, "another"), (7, 30, "of a lease to come")]
         {
-            std::fs::write(folder.path().join(name(key(task, token))), text).unwrap();
+            std::fs::write(folder.path().join(name(task, token)), text).unwrap();
         }
         std::fs::write(folder.path().join("x-y.crawl"), "no lease's").unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
@@ -341,7 +350,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
         // This file is not in the index, so only code that reads the folder again would find it.
-        std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
+        std::fs::write(folder.path().join(name(7, 1)), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();
         assert!(!file.exists());
         std::fs::write(&file, "ours").unwrap();
@@ -366,7 +375,7 @@ mod tests {
     fn old_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for (task, age) in [(1, MOST_AGE + Duration::from_secs(60)), (2, Duration::ZERO)] {
-            let file = std::fs::File::create(folder.path().join(name(key(task, 1)))).unwrap();
+            let file = std::fs::File::create(folder.path().join(name(task, 1))).unwrap();
             file.set_modified(clock::wall() - age).unwrap();
         }
         CrawlFiles::open(folder.path()).unwrap();

@@ -174,8 +174,12 @@ impl OutboxFolder {
     }
 }
 
-fn name(key: LeaseKey, ending: &str) -> String {
-    format!("{}-{}.{ending}", key.task_id, key.token)
+fn name(LeaseKey { task_id, token, history }: LeaseKey, ending: &str) -> String {
+    match history {
+        // As older agents name their files.
+        0 => format!("{task_id}-{token}.{ending}"),
+        _ => format!("{task_id}-{token}-{history}.{ending}"),
+    }
 }
 
 fn read_all(folder: &Path) -> io::Result<Vec<OutcomeReport>> {
@@ -279,19 +283,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn outcomes_with_the_same_numbers_in_two_histories_are_kept_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut outbox = open(folder.path());
+        let outcomes = [0, 5, 6].map(|history| OutcomeReport { history, ..outcome(1, 1) });
+        for outcome in &outcomes {
+            keep(&mut outbox, outcome.clone()).await;
+        }
+        outbox.acknowledge(LeaseKey::from(&outcomes[1]));
+        outbox.removed().await;
+        drop(outbox);
+        assert_eq!(open(folder.path()).offers().collect::<Vec<_>>(), [&outcomes[0], &outcomes[2]]);
+    }
+
+    #[tokio::test]
     async fn an_outcome_survives_its_process_until_its_lease_is_acknowledged() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = open(folder.path());
         keep(&mut first, outcome(1, 2)).await;
         keep(&mut first, outcome(3, 1)).await;
-        first.acknowledge(LeaseKey { task_id: 1, token: 1 });
-        first.acknowledge(LeaseKey { task_id: 3, token: 1 });
+        first.acknowledge(LeaseKey { task_id: 1, token: 1, history: 0 });
+        first.acknowledge(LeaseKey { task_id: 3, token: 1, history: 0 });
         first.removed().await;
         drop(first);
 
         let mut second = open(folder.path());
         assert_eq!(second.offers().collect::<Vec<_>>(), [&outcome(1, 2)]);
-        second.acknowledge(LeaseKey { task_id: 1, token: 2 });
+        second.acknowledge(LeaseKey { task_id: 1, token: 2, history: 0 });
         assert!(second.is_empty());
         second.removed().await;
         drop(second);
@@ -357,7 +375,7 @@ mod tests {
         fs::write(path("3-3.new"), "half").unwrap();
         fs::write(path("4-4.outcome"), prost::Message::encode_to_vec(&outcome(4, 4))).unwrap();
         let outbox = open(folder.path());
-        assert_eq!(outbox.keys().collect::<Vec<_>>(), [LeaseKey { task_id: 4, token: 4 }]);
+        assert_eq!(outbox.keys().collect::<Vec<_>>(), [LeaseKey { task_id: 4, token: 4, history: 0 }]);
         assert!(path("1-1.unreadable").exists() && path("2-2.unreadable").exists() && !path("3-3.new").exists());
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use landfall_proto::v1::outcome_ack::Answer;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{CrawlCheckpoint, Leave, SessionRequest, SessionResponse, Welcome};
@@ -50,8 +51,7 @@ impl ActiveSession {
     /// Reports crawls that ended after the session had reported their leases. Without these reports
     /// the scheduler would keep the leases forever.
     pub(super) fn report_ended(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
-        let kept: HashSet<LeaseKey> =
-            welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
+        let kept: HashSet<LeaseKey> = welcome.kept.iter().map(LeaseKey::from).collect();
         for event in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
             self.report(event);
         }
@@ -129,13 +129,17 @@ impl ActiveSession {
             }
             Some(Down::Outcome(ack)) => {
                 let (answer, reason) = (ack.answer(), &ack.reason);
-                tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
-                work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
+                if answer == Answer::LostHistory {
+                    tracing::warn!(task.id = ack.task_id, token = ack.token, reason, "an outcome does not count");
+                } else {
+                    tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
+                }
+                work.outbox.acknowledge(LeaseKey::from(&ack));
             }
             Some(Down::Permit(answer)) => work.permits.answered(answer),
-            Some(Down::Cancel(order)) => work.running.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
+            Some(Down::Cancel(order)) => work.running.cancel(LeaseKey::from(&order)),
             Some(Down::Preempt(order)) => {
-                work.running.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
+                work.running.preempt(LeaseKey::from(&order), &order.reason);
             }
             // A second welcome contains nothing new. Unknown messages come from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
@@ -190,14 +194,14 @@ impl ActiveSession {
                 tokio::select! {
                     received = inbound.message() => match received {
                         Ok(Some(SessionResponse { message: Some(Down::Outcome(ack)) })) => {
-                            work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
+                            work.outbox.acknowledge(LeaseKey::from(&ack));
                         }
                         Ok(Some(SessionResponse { message: Some(Down::Heartbeat(ack)) })) => {
                             // The leases are being returned, so their deadline is of no interest.
                             self.heartbeats.acknowledge(ack.sequence);
                         }
                         Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
-                            let key = LeaseKey { task_id: order.task_id, token: order.token };
+                            let key = LeaseKey::from(&order);
                             self.pending.push(convert::release(key));
                         }
                         Ok(Some(_)) => {}

@@ -26,17 +26,22 @@ pub(super) fn release(key: LeaseKey) -> Up {
 }
 
 pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
-    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
+    lease_release(key, sentence(crash), None)
 }
 
 /// The message that returns a lease because its site requires the given pause.
 pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
-    let not_before = to_wire(pause);
-    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
+    lease_release(key, String::new(), to_wire(pause))
+}
+
+fn lease_release(key: LeaseKey, crash: String, not_before: Option<prost_types::Duration>) -> Up {
+    let LeaseKey { task_id, token, history } = key;
+    Up::Release(LeaseRelease { task_id, token, history, crash, not_before })
 }
 
 pub(super) fn permit_request(key: LeaseKey, address: IpAddr) -> Up {
-    Up::Permit(PermitRequest { task_id: key.task_id, token: key.token, address: address.to_string() })
+    let LeaseKey { task_id, token, history } = key;
+    Up::Permit(PermitRequest { task_id, token, history, address: address.to_string() })
 }
 
 /// A lease whose order was validated.
@@ -93,6 +98,7 @@ pub(super) fn checkpoint(key: LeaseKey, snapshot: crawl::CrawlSnapshot) -> Crawl
     CrawlCheckpoint {
         task_id: key.task_id,
         token: key.token,
+        history: key.history,
         pages: checkpoint.pages,
         state: checkpoint.bytes,
         rate_state: Some(CrawlRateState {
@@ -128,6 +134,7 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
     OutcomeReport {
         task_id: key.task_id,
         token: key.token,
+        history: key.history,
         kind: kind.into(),
         budget: budget.into(),
         blocked_by: blocked_by.into(),

@@ -115,6 +115,7 @@ impl OwnCrawler {
         let store = self.store.as_ref().filter(|_| stores_pages);
         let storage = CrawlStorage {
             file: Some(file),
+            history: key.history,
             checkpoint,
             on_snapshot: Some(on_snapshot),
             recorder: store.map(|store| store.recorder(&job.name, Some(key.task_id))),
@@ -197,7 +198,7 @@ impl Work {
     /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
     /// if its outcome is already known.
     pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
-        let key = LeaseKey { task_id: order.task_id, token: order.token };
+        let key = LeaseKey::from(&order);
         if let Some(outcome) = self.outbox.get(key) {
             return Some(Up::Outcome(outcome.clone()));
         }

@@ -60,7 +60,7 @@ impl PermitRequests {
     }
 
     pub(super) fn answered(&mut self, answer: PermitAnswer) {
-        let key = LeaseKey { task_id: answer.task_id, token: answer.token };
+        let key = LeaseKey::from(&answer);
         // If two sessions reply to one request, only the first reply has an effect.
         let Entry::Occupied(request) = self.pending.entry(key) else { return };
         if answer.address.parse() == Ok(request.get().address) {

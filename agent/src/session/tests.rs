@@ -35,7 +35,7 @@ mod policies;
 
 const CONTACT: &str = "https://example.org/crawler";
 const LONG: Duration = Duration::from_secs(60);
-const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
+const LEASE: HeldLease = HeldLease { task_id: 5, token: 2, history: 9 };
 
 struct TestAgent {
     stop: CancellationToken,
@@ -108,6 +108,7 @@ fn site(server: &TestServer) -> SiteTarget {
 fn crawl_order(server: &TestServer) -> CrawlOrder {
     CrawlOrder {
         task_id: LEASE.task_id,
+        history: LEASE.history,
         token: LEASE.token,
         site: Some(site(server)),
         policy: Some(CrawlPolicy {
@@ -148,7 +149,8 @@ async fn connected() -> (TestScheduler, TestAgent, TestSession) {
 /// Acknowledges the outcome of a task.
 async fn acknowledge(session: &TestSession, task_id: i64) {
     let answer = outcome_ack::Answer::Accepted.into();
-    session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..OutcomeAck::default() })).await;
+    let HeldLease { token, history, .. } = LEASE;
+    session.send(Down::Outcome(OutcomeAck { task_id, token, history, answer, ..OutcomeAck::default() })).await;
 }
 
 /// Waits for the next outcome, before which only heartbeats may come.
@@ -456,11 +458,33 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let (task_id, token) = (LEASE.task_id, LEASE.token);
+    let HeldLease { task_id, token, history } = LEASE;
     // The agent does not hold the lease of the first order, so that order must not stop any crawl.
-    session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
-    session.send(Down::Cancel(CancelOrder { task_id, token })).await;
+    session.send(Down::Cancel(CancelOrder { task_id, token: token + 1, history })).await;
+    session.send(Down::Cancel(CancelOrder { task_id, token, history })).await;
     assert_eq!(released(&mut session).await, (task_id, token));
+}
+
+#[tokio::test]
+async fn a_lease_with_the_numbers_of_a_lost_lease_is_another_lease() {
+    let (_scheduler, _agent, mut session) = connected().await;
+    let (silent, server) = (silent_server().await, page_server().await);
+    session.send(Down::Crawl(CrawlOrder { token: LEASE.token + 7, ..crawl_order(&silent) })).await;
+    session.send(Down::Crawl(crawl_order(&silent))).await;
+    // The task of the second order is being crawled under a newer lease.
+    assert_eq!(released(&mut session).await, (LEASE.task_id, LEASE.token));
+    let history = LEASE.history + 1;
+    session.send(Down::Crawl(CrawlOrder { history, ..crawl_order(&server) })).await;
+    let mut ended = Vec::new();
+    for _ in 0..2 {
+        match session.next().await {
+            Some(Up::Outcome(outcome)) => ended.push((outcome.token, outcome.history, outcome.pages)),
+            Some(Up::Release(release)) => ended.push((release.token, release.history, 0)),
+            other => panic!("{other:?}"),
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, [(LEASE.token, history, 1), (LEASE.token + 7, LEASE.history, 0)]);
 }
 
 #[tokio::test]

@@ -147,8 +147,7 @@ impl Work {
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
         METRICS.session_opened();
         self.deadline.begin(deadline);
-        let kept: HashSet<LeaseKey> =
-            welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
+        let kept: HashSet<LeaseKey> = welcome.kept.iter().map(LeaseKey::from).collect();
         self.running.stop_all_but(&kept);
         if self.request_base.user_agent.is_none() {
             let user_agent = UserAgent::new(&welcome.contact_url);
@@ -285,19 +284,26 @@ impl RunningCrawls {
     }
 
     /// Stops the crawls of a task's earlier leases, because a newer lease proves that the earlier
-    /// leases have ended. Returns `false` if a lease newer than `key` is being crawled.
+    /// leases have ended. Returns `false` if a lease newer than `key` is being crawled. Tokens of
+    /// different histories are not compared: the session grants leases only of the present history.
     pub(super) fn supersede(&self, key: LeaseKey) -> bool {
         let same_task = || self.0.iter().filter(|(other, _)| other.task_id == key.task_id);
-        if same_task().any(|(other, _)| other.token > key.token) {
+        if same_task().any(|(other, _)| other.history == key.history && other.token > key.token) {
             return false;
         }
         same_task().for_each(|(_, crawl)| crawl.stop.cancel());
         true
     }
 
+    /// The crawl of a lease that the scheduler names. The lease may be from before an upgrade of the
+    /// scheduler, which had named no history when it granted the lease.
+    fn named(&self, key: LeaseKey) -> Option<&RunningCrawl> {
+        self.0.get(&key).or_else(|| self.0.get(&LeaseKey { history: 0, ..key }))
+    }
+
     /// Stops the crawl of a lease that the scheduler took back.
     pub(super) fn cancel(&self, key: LeaseKey) {
-        if let Some(crawl) = self.0.get(&key) {
+        if let Some(crawl) = self.named(key) {
             tracing::info!(
                 task.id = key.task_id,
                 token = key.token,
@@ -309,7 +315,7 @@ impl RunningCrawls {
 
     /// Ends the crawl of a preempted lease. The lease occupies its slot until the agent returns it.
     pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
-        if let Some(crawl) = self.0.get(&key) {
+        if let Some(crawl) = self.named(key) {
             tracing::info!(
                 task.id = key.task_id,
                 token = key.token,
@@ -354,7 +360,7 @@ mod tests {
     async fn a_crawl_that_panics_hands_its_lease_back_with_the_message() {
         let (mut work, _folder) = work();
         for (page, reported) in [(0, "on purpose"), (7, "at page 7")] {
-            let key = LeaseKey { task_id: 1, token: 2 };
+            let key = LeaseKey { task_id: 1, token: 2, history: 1 };
             let crawling = work
                 .crawls
                 .spawn(async move { if page == 0 { panic!("on purpose") } else { panic!("at page {page}") } });
@@ -369,7 +375,7 @@ mod tests {
     #[tokio::test]
     async fn a_crawl_that_ends_while_a_session_opens_is_reported_if_its_lease_was_kept() {
         let (mut work, _folder) = work();
-        let keys = [1, 2].map(|task_id| LeaseKey { task_id, token: 2 });
+        let keys = [1, 2].map(|task_id| LeaseKey { task_id, token: 2, history: 1 });
         for key in keys {
             let stop = CancellationToken::new();
             let stopped = stop.clone();

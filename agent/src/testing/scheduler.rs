@@ -86,9 +86,9 @@ impl TestSession {
     }
 
     pub(crate) async fn answer(&self, request: PermitRequest, granted: bool) {
-        let PermitRequest { task_id, token, address } = request;
+        let PermitRequest { task_id, token, history, address } = request;
         let reason = if granted { String::new() } else { "others are crawled there".to_owned() };
-        self.send(Down::Permit(PermitAnswer { task_id, token, address, granted, reason })).await;
+        self.send(Down::Permit(PermitAnswer { task_id, token, history, address, granted, reason })).await;
     }
 
     pub(crate) async fn next_or_permit_request(&mut self) -> Option<session_request::Message> {

@@ -4,7 +4,7 @@
 //! A backup contains a snapshot of the database, taken while schedulers run, and the secrets that
 //! belong to the database. The file is a tar (`backup/backup_file.rs`) of `manifest.json`, the
 //! secrets, `database.dump` (from `pg_dump --format=custom`) and `SHA256SUMS`. The file is written
-//! completely or not at all. `store::schema::restores` handles agents that continued to work after
+//! completely or not at all. `store::schema::histories` handles agents that continued to work after
 //! the backup.
 
 mod backup_file;

@@ -107,7 +107,7 @@ async fn serve(
         (false, None) => Precedence::DataDir,
         (false, Some(_)) => Precedence::Database,
     };
-    let pool = store::open(connect.clone()).await.context("open the database")?;
+    store::prepare(&connect).await.context("open the database")?;
     let share = |share| Db::open(connect.clone(), share);
     let (db, operators) = (share(Share::Fleet).await?, share(Share::Operators).await?);
     let readiness = share(Share::Readiness).await?;
@@ -141,18 +141,16 @@ async fn serve(
     let scheduler = Scheduler {
         geoip,
         disk: Some(DiskWatch::of(data_dir.path().to_owned())),
-        db: db.clone(),
         operators: operators.clone(),
         readiness: readiness.clone(),
-        servers,
-        ..Scheduler::new(pool.clone(), config)
+        ..Scheduler::new(db.clone(), servers, config)
     };
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = run(scheduler, listener, tls, identity, shutdown) => served,
         never = token_and_client_file::keep_client_file(&wakes, &client, data_dir) => match never {},
     };
-    tokio::join!(pool.close(), db.close(), operators.close(), readiness.close());
+    tokio::join!(db.close(), operators.close(), readiness.close());
     served
 }
 
@@ -312,10 +310,9 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
 fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
     let of_each = || (scheduler.servers.clone(), Arc::clone(&scheduler.wakes), stop.clone());
     let (servers, wakes, stop) = of_each();
-    let Scheduler { pool, db, operators, readiness, .. } = scheduler.clone();
+    let Scheduler { db, operators, readiness, .. } = scheduler.clone();
     parts.spawn(async move {
         let moved = |server: &PgConnectOptions| {
-            pool.set_connect_options(server.clone());
             [&db, &operators, &readiness].into_iter().for_each(|db| db.move_to(server));
         };
         wakes.database.watch(servers, moved, stop).await;

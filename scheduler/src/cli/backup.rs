@@ -148,7 +148,7 @@ fn restored(done: &RestoredBackup) -> String {
     format!(
         "{}\n  contains        {sites} sites, {agents} agents\n  secrets         {secrets}\n\
          Everything that happened after {} is lost:\n\
-         \x20 - crawls that ended since then are repeated; agents' reports of them are refused as \"restored\"\n\
+         \x20 - crawls that ended since then are repeated; agents' reports of them are refused as \"lost-history\"\n\
          \x20 - submissions, cancellations and settings made since then must be made again\n\
          \x20 - agents enrolled since then must be enrolled again; agents removed since then are back: landfall agents list\n\
          \x20 - an operator's token replaced since then is valid again; enrolment tokens are void\n\

@@ -93,7 +93,7 @@ impl Trial {
     /// A scheduler that does not lead any role yet. Once taken, a role lasts longer than a test.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
-        let scheduler = Scheduler::new(pool, config);
+        let scheduler = Scheduler::new(Db::of(pool.clone()), (*pool.connect_options()).clone().into(), config);
         let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms, agents: Vec::new() }
     }
@@ -112,7 +112,7 @@ impl Trial {
     }
 
     pub(super) async fn conn(&self) -> PoolConnection<Postgres> {
-        self.scheduler.pool.acquire().await.expect("connect")
+        self.scheduler.db.pool().acquire().await.expect("connect")
     }
 
     /// Connects another agent, with a beacon and two slots; the first agent is called `a0`.
@@ -268,7 +268,7 @@ impl Trial {
                 .bind(prober.get())
                 .bind(target.get())
                 .bind(rtt_us)
-                .execute(&self.scheduler.pool)
+                .execute(self.scheduler.db.pool())
                 .await
                 .expect("store a round trip");
             }
@@ -288,7 +288,7 @@ impl Trial {
             .bind(prober.get())
             .bind(millis.map(|millis| i64::try_from(millis * 1000).expect("short")))
             .bind(millis.is_none().then_some("connect: refused"))
-            .execute(&self.scheduler.pool)
+            .execute(self.scheduler.db.pool())
             .await
             .expect("store a measurement");
         }
@@ -339,7 +339,7 @@ impl Trial {
     }
 
     pub(super) async fn row_for<R: for<'r> FromRow<'r, PgRow> + Send + Unpin>(&self, sql: &'static str, id: i64) -> R {
-        sqlx::query_as(sql).bind(id).fetch_one(&self.scheduler.pool).await.expect(sql)
+        sqlx::query_as(sql).bind(id).fetch_one(self.scheduler.db.pool()).await.expect(sql)
     }
 }
 

@@ -257,7 +257,7 @@ impl HeldTerms {
         }
         let handing_over = async {
             // The old connection may still be executing a statement, so a new connection is opened.
-            let mut conn = self.servers.connect().await?.conn;
+            let mut conn = store::connect(&self.servers).await?;
             self.leave(&mut conn).await
         };
         match tokio::time::timeout(self.life, handing_over).await {
@@ -270,7 +270,7 @@ impl HeldTerms {
     async fn keep_once(&self, connection: &mut Option<PgConnection>, wakes: &Wakes) -> anyhow::Result<()> {
         let mut conn = match connection.take() {
             Some(conn) => conn,
-            None => self.servers.connect().await?.conn,
+            None => store::connect(&self.servers).await.context("connect")?,
         };
         let taken = self.renew(&mut conn).await?;
         let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;

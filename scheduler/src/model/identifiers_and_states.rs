@@ -118,6 +118,11 @@ identifier!(
     LeaseToken
 );
 identifier!(
+    /// A history of the database: the part of its life in which no transaction was lost. A random
+    /// number above 0.
+    HistoryId
+);
+identifier!(
     /// The number of a session among its agent's sessions. Only the session with the highest
     /// number is valid.
     Incarnation

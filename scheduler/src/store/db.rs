@@ -20,7 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::schema;
 use crate::store::rows_and_errors::{Error, PLACE, Rows};
-use crate::store::schema::backup_and_restore;
+use crate::store::schema::{backup_and_restore, histories};
+use crate::store::servers::Servers;
 
 /// Maximum time that a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,6 +132,13 @@ pub async fn prepare(options: &PgConnectOptions) -> Result<(), Error> {
     Ok(())
 }
 
+/// Connects outside the pools, for statements that must not queue behind others.
+pub async fn connect(servers: &Servers) -> Result<PgConnection, Error> {
+    let mut conn = servers.connect().await?.conn;
+    histories::verify(&mut conn).await?;
+    Ok(conn)
+}
+
 impl Db {
     /// Opens a share of the connections to a database that [`prepare`] has prepared.
     pub async fn open(options: PgConnectOptions, share: Share) -> Result<Self, Error> {
@@ -138,7 +146,15 @@ impl Db {
         let pool = PgPoolOptions::new()
             .max_connections(share.connections())
             .acquire_timeout(ACQUIRE_TIMEOUT)
-            .after_connect(|conn, _| Box::pin(async move { sqlx::raw_sql(LIMIT).execute(conn).await.map(drop) }))
+            .after_connect(|conn, _| {
+                Box::pin(async move {
+                    sqlx::raw_sql(LIMIT).execute(&mut *conn).await?;
+                    histories::verify(conn).await.map_err(|error| match error {
+                        Error::Database(cause) => cause,
+                        other => sqlx::Error::Protocol(other.to_string()),
+                    })
+                })
+            })
             .before_acquire({
                 let moved = Arc::clone(&moved);
                 move |_, conn| Box::pin(std::future::ready(Ok(moved.is_before(conn.age))))
@@ -168,8 +184,9 @@ impl Db {
         Self { patience: Some(patience), ..self.clone() }
     }
 
-    pub fn options(&self) -> PgConnectOptions {
-        self.pool.connect_options().as_ref().clone()
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
     }
 
     pub async fn close(&self) {
@@ -458,32 +475,6 @@ impl Drop for Timer {
     fn drop(&mut self) {
         self.counts.add(self.name, self.begun.elapsed(), true, false);
     }
-}
-
-/// Connects and applies migrations, and opens a pool for callers that do not yet use [`Db`].
-pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
-    prepare(&options).await?;
-    Ok(Db::open(options, Share::Fleet).await?.pool)
-}
-
-pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
-    Ok(pool.acquire().await?)
-}
-
-pub async fn commit(tx: Transaction<'_, Postgres>) -> Result<(), Error> {
-    Ok(tx.commit().await?)
-}
-
-pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
-    Ok(pool.begin().await?)
-}
-
-/// Begins a transaction that fails (SQLSTATE class 55) after waiting `patience` for a lock.
-pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
-    let mut tx = begin(pool).await?;
-    let patience = format!("{}ms", patience.as_millis());
-    sqlx::query_scalar!("select set_config('lock_timeout', $1, true)", patience).fetch_one(&mut *tx).await?;
-    Ok(tx)
 }
 
 #[cfg(test)]

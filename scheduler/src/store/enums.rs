@@ -17,6 +17,7 @@ use crate::store::agents::sessions::EndCause;
 use crate::store::batches::changes::ChangeKind;
 use crate::store::measurements::results_and_failures::Cause as FailureCause;
 use crate::store::schedulers::Role;
+use crate::store::schema::histories::HistoryCause;
 
 /// Stores the variants of a Rust enum as values of a Postgres enum.
 macro_rules! as_enum {
@@ -61,6 +62,7 @@ as_enum! {
     EndCause: "session_end";
     Evidence: "quarantine_evidence";
     FailureCause: "probe_failure";
+    HistoryCause: "history_cause";
     LeaseState: "lease_state";
     OutcomeKind: "outcome_kind";
     ReasonKind: "reason_kind";

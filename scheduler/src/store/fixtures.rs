@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use chrono::DateTime;
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction, Type};
 
 use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::assignments::{self, Pool};
 use super::leases;
+use super::{Db, Error, Share};
 use crate::store::agents::new_enrolments::{AgentRequest, Name};
 use crate::store::agents::sessions::{self, HeartbeatReport, Registration, SessionTerms};
 use crate::store::batches;
@@ -40,7 +41,13 @@ pub(crate) const MAX_CRASHES: u32 = 5;
 pub(crate) const TOKEN: LeaseToken = LeaseToken::new(1);
 
 pub(crate) async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
-    super::begin(pool).await.expect("begin")
+    pool.begin().await.expect("begin")
+}
+
+/// Prepares a database and opens a pool.
+pub(crate) async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
+    super::prepare(&options).await?;
+    Ok(Db::open(options, Share::Fleet).await?.pool().clone())
 }
 
 pub(crate) async fn execute(conn: &mut PgConnection, sql: &'static str) {

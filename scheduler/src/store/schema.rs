@@ -4,6 +4,7 @@
 //! never by the wording of a message.
 
 pub(crate) mod backup_and_restore;
+pub(crate) mod histories;
 pub(crate) mod migration_and_inspection;
 pub(crate) mod retention;
 

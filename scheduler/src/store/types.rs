@@ -15,8 +15,8 @@ use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
 use crate::model::constraints::{Constraints, ExcludedAgents};
 use crate::model::{
-    AgentId, AssignmentId, BatchId, ChoiceReasons, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, Rtt,
-    SchedulerId, SessionId, SiteId, TaskId, TermNumber,
+    AgentId, AssignmentId, BatchId, ChoiceReasons, CrawlPolicy, EmbeddingEpoch, HistoryId, Incarnation, LeaseToken,
+    OrderId, Rtt, SchedulerId, SessionId, SiteId, TaskId, TermNumber,
 };
 
 /// Stores a type as a `bigint`. The first function converts the stored number to the type; the
@@ -59,6 +59,7 @@ identifiers!(
     AssignmentId,
     BatchId,
     EmbeddingEpoch,
+    HistoryId,
     Incarnation,
     LeaseToken,
     OrderId,

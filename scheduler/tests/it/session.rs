@@ -46,6 +46,7 @@ macro_rules! heard {
 
 mod checkpoints;
 mod held;
+mod histories;
 mod locked;
 mod overdue;
 mod policies;
@@ -274,7 +275,7 @@ fn heartbeat(sequence: u64) -> Up {
 }
 
 fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
-    vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
+    vec![v1::HeldLease { task_id: order.task_id, token: order.token, history: order.history }]
 }
 
 async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
@@ -296,6 +297,7 @@ fn outcome(order: &v1::CrawlOrder) -> Up {
     Up::Outcome(v1::OutcomeReport {
         task_id: order.task_id,
         token: order.token,
+        history: order.history,
         kind: v1::OutcomeKind::Complete.into(),
         pages: 3,
         bytes: 4096,
@@ -306,7 +308,8 @@ fn outcome(order: &v1::CrawlOrder) -> Up {
 }
 
 fn release(order: &v1::CrawlOrder) -> Up {
-    Up::Release(v1::LeaseRelease { task_id: order.task_id, token: order.token, crash: String::new(), not_before: None })
+    let v1::CrawlOrder { task_id, token, history, .. } = *order;
+    Up::Release(v1::LeaseRelease { task_id, token, history, crash: String::new(), not_before: None })
 }
 
 /// Submits one site to a batch whose strategy needs no measurements.

@@ -208,11 +208,16 @@ impl SharedPostgres {
 
     /// The process id of the server's main process.
     pub fn pid(&self) -> anyhow::Result<Pid> {
-        let file = self.directory.join("postgres/postmaster.pid");
-        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let first = text.lines().next().unwrap_or_default();
-        first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
+        postmaster(&self.directory)
     }
+}
+
+/// The process id of the main process of the server with this data directory.
+pub(super) fn postmaster(data_dir: &Path) -> anyhow::Result<Pid> {
+    let file = data_dir.join("postgres/postmaster.pid");
+    let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let first = text.lines().next().unwrap_or_default();
+    first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
 }
 
 /// A database on a server that is already running. The database begins as a copy of the server's

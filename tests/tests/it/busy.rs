@@ -8,6 +8,7 @@ mod database;
 mod dropped_calls;
 mod end_to_end;
 mod enrolment;
+mod failover;
 mod fleet;
 mod full_disk;
 mod join_and_leave;

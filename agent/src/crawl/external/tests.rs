@@ -22,7 +22,7 @@ use crate::crawl::{
 use crate::disk::crawl_files::LeaseKey;
 use crate::testing::context;
 
-const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };
+const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3, history: 1 };
 /// A command that runs longer than any test.
 const FOREVER: &str = "sleep 1000";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -43,12 +43,13 @@ pub struct Checkpoint {
     pub pages: u32,
 }
 
-/// Encodes all `hosts` and the newest state whose queue fits. `reader` reads this state from the
-/// log. Also returns the queue's size class: an index into the maximum queue sizes of
-/// [`LogPoints`], largest first.
+/// Encodes the name of `site`, all `hosts`, and the newest state whose queue fits. `reader` reads
+/// this state from the log. Also returns the queue's size class: an index into the maximum queue
+/// sizes of [`LogPoints`], largest first.
 pub(super) fn encode(
     reader: &LogReader,
     log_points: &LogPoints,
+    site: &str,
     hosts: &BTreeSet<String>,
 ) -> io::Result<(Checkpoint, usize)> {
     // If the queue has shrunk since the last checkpoint, the next larger size class may fit now.
@@ -58,6 +59,7 @@ pub(super) fn encode(
         let (mut frame, fingerprints) = state_at(reader, from, point)?;
         frame.beyond.clone_from(&log_points.beyond);
         frame.hosts = hosts.iter().cloned().collect();
+        site.clone_into(&mut frame.site);
         let again = u32::try_from(log_points.visited() - point.visited).unwrap_or(u32::MAX);
         frame.totals.refetched = frame.totals.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
@@ -164,6 +166,17 @@ impl CheckpointState {
             return Err(bad("it has an invalid path"));
         }
         Ok(Self(frame))
+    }
+
+    /// Fails if the checkpoint is of another site, whose paths prove nothing about `site`.
+    /// Checkpoints of older agents name no site.
+    pub(in crate::crawl) fn of(mut self, site: &str) -> Result<Self, BadCheckpoint> {
+        let named = std::mem::take(&mut self.0.site);
+        if named.is_empty() || named == site {
+            Ok(self)
+        } else {
+            Err(BadCheckpoint("it is of another site".to_owned()))
+        }
     }
 
     pub(in crate::crawl) const fn pages(&self) -> u32 {
@@ -365,7 +378,7 @@ mod tests {
             let range = log.push(&step);
             log_points.note(&step, &range, 1);
             write(&mut log);
-            let (checkpoint, _) = encode(&log.reader(), &log_points, &BTreeSet::new()).unwrap();
+            let (checkpoint, _) = encode(&log.reader(), &log_points, "a.cn", &BTreeSet::new()).unwrap();
             (checkpoint.pages, CheckpointState::read(&checkpoint.bytes).unwrap().0.queued.len())
         };
         assert_eq!(pages_and_paths_after(step(false, MOST, 1)), (1, MOST));
@@ -406,6 +419,7 @@ mod tests {
             beyond: vec![8; 32],
             totals: CrawlTotals { pages: u32::MAX, bytes: u64::MAX, ..CrawlTotals::default() },
             hosts: vec!["a.cn".to_owned(); 2],
+            site: "a.cn".to_owned(),
         };
         let body = frame.encode_to_vec();
         assert_eq!(counted(&body), Some((3, 2)));

@@ -21,6 +21,9 @@ use crate::warc::Recorder;
 pub struct CrawlStorage {
     /// The file for the crawl's state; if `None`, the state is not stored.
     pub file: Option<PathBuf>,
+    /// The history in which the crawl's lease was granted; 0 if unknown, or if there is no lease. The
+    /// state that a crawl of another history stored is not used.
+    pub history: i64,
     /// The checkpoint that the scheduler sent with the lease; empty if there is none.
     pub checkpoint: Vec<u8>,
     pub on_snapshot: Option<SnapshotSink>,
@@ -33,33 +36,55 @@ pub struct CrawlStorage {
 }
 
 impl CrawlStorage {
-    /// Opens the frontier of `owner`'s crawl from the file or from the checkpoint, whichever has
-    /// progressed further.
+    /// Opens the frontier of the site's crawl from the file or from the checkpoint, whichever has
+    /// progressed further. The state of another site is not used.
     pub(in crate::crawl) async fn open(
         self,
-        owner: &str,
+        site: &str,
         max_depth: u32,
         max_pages: u32,
     ) -> io::Result<(Frontier, StateWriter)> {
-        let Self { file, checkpoint, on_snapshot, recorder, progress, .. } = self;
-        let owner = owner.to_owned();
-        let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
+        let Self { file, history, checkpoint, on_snapshot, recorder, progress, .. } = self;
+        let site = site.to_owned();
+        let open = move || {
+            let owner = FileOwner { site: &site, history };
+            let mut frontier = open_blocking(file.as_deref(), &checkpoint, owner, max_depth, max_pages)?;
+            frontier.site = site;
+            io::Result::Ok(frontier)
+        };
         let mut frontier = blocking(open).await?;
         frontier.store_first(recorder);
         Ok((frontier, StateWriter::new(on_snapshot, progress)))
     }
 }
 
+/// Whose crawl a file stores.
+#[derive(Debug, Clone, Copy)]
+struct FileOwner<'a> {
+    site: &'a str,
+    history: i64,
+}
+
+impl FileOwner<'_> {
+    /// The owner's name in the file.
+    fn name(self) -> String {
+        let Self { site, history } = self;
+        // The file of a one-off crawl names only the site.
+        if history == 0 { site.to_owned() } else { format!("{site} {history}") }
+    }
+}
+
 fn open_blocking(
     file: Option<&Path>,
     checkpoint: &[u8],
-    owner: &str,
+    owner: FileOwner<'_>,
     max_depth: u32,
     max_pages: u32,
 ) -> io::Result<Frontier> {
+    let name = owner.name();
     let open = || match file {
         None => Ok(None),
-        Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
+        Some(file) => match Frontier::open(file, &name, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
             // An earlier crawl still has the file locked, but is being stopped. The new crawl runs
             // without storing its state.
@@ -74,6 +99,7 @@ fn open_blocking(
     let state = match checkpoint {
         [] => None,
         bytes => CheckpointState::read(bytes)
+            .and_then(|state| state.of(owner.site))
             .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
@@ -161,7 +187,8 @@ impl Frontier {
         }
         self.queue.log.sync().await?;
         let (reader, log_points, hosts) = (self.queue.log.reader(), self.log_points.clone(), self.hosts().clone());
-        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &hosts)).await?;
+        let site = self.site.clone();
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &site, &hosts)).await?;
         self.log_points.size = size;
         Ok(checkpoint)
     }

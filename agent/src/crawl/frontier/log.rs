@@ -112,6 +112,9 @@ pub(super) struct LogFrame {
     /// The names of other sites to which a page links.
     #[prost(string, repeated, tag = "6")]
     pub(super) hosts: Vec<String>,
+    /// In a checkpoint, the crawled site; empty in a log, whose first line names it.
+    #[prost(string, tag = "7")]
+    pub(super) site: String,
 }
 
 impl LogFrame {

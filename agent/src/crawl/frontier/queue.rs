@@ -23,6 +23,8 @@ pub(in crate::crawl) struct Frontier {
     /// The frame of the current visit or sitemap, with the paths found so far.
     found: LogFrame,
     pub(super) recorder: Option<Recorder>,
+    /// The crawled site, which checkpoints name; empty if no other agent gets a checkpoint.
+    pub(super) site: String,
 }
 
 impl Frontier {
@@ -51,7 +53,15 @@ impl Frontier {
 
     fn over(log: FrontierLog, owner: &str, known: KnownPaths, log_points: LogPoints) -> Self {
         let queue = Queue::new(log, log::first(owner), known.visited());
-        Self { known, queue, log_points, out: VecDeque::new(), found: LogFrame::default(), recorder: None }
+        Self {
+            known,
+            queue,
+            log_points,
+            out: VecDeque::new(),
+            found: LogFrame::default(),
+            recorder: None,
+            site: String::new(),
+        }
     }
 
     /// Loads the state of another agent's crawl into this frontier, which must be empty.

@@ -166,6 +166,23 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
 }
 
 #[tokio::test]
+async fn a_crawl_uses_no_state_of_another_site_or_of_a_lost_lease() {
+    let (site, other) = (TestServer::start(tree).await, TestServer::start(tree).await);
+    let checkpoint = crawl_until(&other, CrawlStorage::default(), 30).await.unwrap().bytes;
+    assert_whole(&finish(&site, CrawlStorage { checkpoint, ..CrawlStorage::default() }).await, &site, 0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1-1.crawl");
+    let storage = |history| CrawlStorage { file: Some(file.clone()), history, ..CrawlStorage::default() };
+    let site = TestServer::start(tree).await;
+    crawl_until(&site, storage(5), 30).await;
+    let before = site.requests().len();
+    let outcome = finish(&site, storage(6)).await;
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 202));
+    assert!(site.requests().len() >= before + 202, "each page was fetched again");
+}
+
+#[tokio::test]
 async fn a_crawl_with_an_unreadable_state_starts_again() {
     let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ impl ScriptAgent {
 
     /// A file that the script of the lease wrote.
     fn file(&self, name: &str) -> PathBuf {
-        let HeldLease { task_id, token } = LEASE;
+        let HeldLease { task_id, token, .. } = LEASE;
         self.root.path().join(format!("exec/{task_id}-{token}/output")).join(name)
     }
 }
@@ -83,10 +83,10 @@ async fn without_space_for_its_output_no_lease_is_taken() {
 
 #[tokio::test]
 async fn a_cancelled_or_preempted_lease_ends_the_command() {
-    let (task_id, token) = (LEASE.task_id, LEASE.token);
+    let HeldLease { task_id, token, history } = LEASE;
     for order in [
-        Down::Cancel(CancelOrder { task_id, token }),
-        Down::Preempt(PreemptOrder { task_id, token, reason: "a faster agent".to_owned() }),
+        Down::Cancel(CancelOrder { task_id, token, history }),
+        Down::Preempt(PreemptOrder { task_id, token, history, reason: "a faster agent".to_owned() }),
     ] {
         let mut scheduler = TestScheduler::start(None).await;
         let agent = ScriptAgent::start(&scheduler, WAITS);

@@ -104,7 +104,7 @@ async fn half_way(session: &mut TestSession, server: &TestServer) {
 
 fn preempt(token: i64) -> Down {
     let reason = "another agent would end it in 3 s, here it goes on for about 40 s".to_owned();
-    Down::Preempt(PreemptOrder { task_id: LEASE.task_id, token, reason })
+    Down::Preempt(PreemptOrder { task_id: LEASE.task_id, token, history: LEASE.history, reason })
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fn directory() -> TempDir {
 async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let locked = DataDir::lock(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(locked.path()).await.unwrap();
-    let pool = store::open(postgres.options()).await.unwrap();
+    let pool = store::fixtures::open(postgres.options()).await.unwrap();
     token_and_client_file::token(&store::Db::of(pool.clone()), &locked, Precedence::DataDir).await.unwrap();
     pool.execute("insert into sites (name) select 's' || n || '.test' from generate_series(1, 500) n").await.unwrap();
     pool.close().await;
@@ -104,7 +104,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     let token = |data_dir: &str| fs::read(base.join(data_dir).join("operator-token")).unwrap();
     assert_eq!(token("one"), token("two"));
     let postgres = PrivatePostgres::start(&base.join("two")).await.unwrap();
-    let pool = store::open(postgres.options()).await.unwrap();
+    let pool = store::fixtures::open(postgres.options()).await.unwrap();
     let sites: i64 = sqlx::query_scalar("select count(*) from sites").fetch_one(&pool).await.unwrap();
     assert_eq!(sites, 500);
     pool.close().await;
@@ -220,7 +220,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     assert!(told.contains("pg_restore failed: pg_restore: error:"), "{told}");
     assert!(!restore(restore_into("empty")).await.unwrap().private);
     assert!(base.join("two/operator-token").exists());
-    let pool = store::open(at("empty")).await.unwrap();
+    let pool = store::fixtures::open(at("empty")).await.unwrap();
     let told = backup_and_restore::take_untold(&mut pool.acquire().await.unwrap()).await.unwrap();
     assert!(told.is_some());
     pool.close().await;

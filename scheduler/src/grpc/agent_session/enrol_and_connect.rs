@@ -3,6 +3,7 @@
 //! which is validated here; afterwards the agent is welcomed, and its session runs as an async
 //! task.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,13 +29,14 @@ use crate::grpc::operator::convert::{count, duration, timestamp};
 use crate::grpc::port::guesses::Guess;
 use crate::grpc::port::refusals::Refused;
 use crate::machine::secret::SecretHash;
-use crate::model::AgentId;
+use crate::model::{AgentId, LeaseToken};
 use crate::store::agents::issued_tokens::{self, RedeemError, RedeemResult};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, OpenedSession, Registration, SessionTerms};
 use crate::store::agents::{self, CredentialHolder};
 use crate::store::db::{MayConflict, conflict_in};
 use crate::store::measurements::reach::{self, ReachDirection, ReachFilter, Reachability};
+use crate::store::schema::histories::Histories;
 use crate::store::{self, embeddings};
 
 /// Maximum size in bytes of a message from an agent. A crawl's checkpoint takes up to 1 MiB, an
@@ -85,16 +87,18 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let mut inbound = request.into_inner();
         let register = first_message(&mut inbound).await?;
         let scheduler = &self.scheduler;
-        let opened = open(scheduler, (&holder, credential), peer, register).await?;
+        let held = register.held.clone();
+        let (opened, histories) = open(scheduler, (&holder, credential), peer, register).await?;
         let contact_url = contact_url(scheduler).await?;
         let (outbound, responses) = OutboundQueue::new();
         let others = scheduler.wakes.others();
         let agent = holder.agent;
         let named = (agent, holder.name.clone(), opened.session);
-        let heartbeats = Heartbeats::new(scheduler, named, outbound.clone(), contact_url.clone());
+        let known = (contact_url.clone(), histories.clone());
+        let heartbeats = Heartbeats::new(scheduler, named, outbound.clone(), known);
         let (queue, inbox) = inbox::new();
-        let session = Session::new(scheduler, &self.recordings, holder, opened.session, outbound, inbox);
-        let welcome = welcome(agent, &opened, &scheduler.config.lease, contact_url, others);
+        let session = Session::new(scheduler, &self.recordings, holder, opened.session, outbound, inbox, histories);
+        let welcome = welcome(agent, (&opened, held), &scheduler.config.lease, contact_url, others);
         session.send(welcome).await?;
         let shutdown = self.shutdown.clone();
         self.sessions.spawn(session.run(heartbeats, queue, inbound, shutdown));
@@ -102,29 +106,36 @@ impl v1::agent_service_server::AgentService for AgentDesk {
     }
 }
 
-/// Opens the session of an agent that registered. Wakes the jobs that may use the agent.
+/// Opens the session of an agent that registered. Wakes the jobs that may use the agent. Also returns
+/// the database's histories. The agent keeps no lease that a lost history granted.
 pub(super) async fn open(
     scheduler: &Scheduler,
     (CredentialHolder { agent, name, .. }, credential): (&CredentialHolder, auth::Credential),
     peer: Option<IpAddr>,
     register: v1::Register,
-) -> Result<sessions::OpenedSession, Status> {
+) -> Result<(sessions::OpenedSession, Histories), Status> {
     let agent = *agent;
+    let held = register.held.clone();
     let registration = registration(register, peer)?;
     let terms = terms(&scheduler.config.lease);
-    let (db, registration, credential) = (scheduler.db.with_patience(OPEN_PATIENCE), &registration, &credential);
+    let (db, held, registration, credential) =
+        (scheduler.db.with_patience(OPEN_PATIENCE), &held, &registration, &credential);
     let opening = db.tx("open a session", |tx| {
         async move {
-            let opened = sessions::open(tx, agent, registration, terms).await?;
+            let histories = Histories::load(tx).await?;
+            let held = held.iter().filter(|held| histories.contain(LeaseToken::new(held.token), held.history));
+            let held = held.map(|held| lease_key(held.task_id, held.token)).collect();
+            let registration = Registration { held, ..registration.clone() };
+            let opened = sessions::open(tx, agent, &registration, terms).await?;
             // The credential is checked again, because another machine may have been enrolled as
             // this agent in the meantime. `sessions::open` has locked the agent's row until the
             // commit.
             credential.agent(tx).await?;
-            Ok::<_, RefusedSession>(opened)
+            Ok::<_, RefusedSession>((opened, histories))
         }
         .boxed()
     });
-    let opened = match opening.await {
+    let (opened, histories) = match opening.await {
         Ok(opened) => opened,
         Err(RefusedSession::Open(error)) => return Err(refused(scheduler, agent, error).await?),
         Err(RefusedSession::Credential(error)) => return Err(error.into()),
@@ -142,7 +153,7 @@ pub(super) async fn open(
     wakes.measure.notify_one();
     wakes.fit.notify_one();
     wakes.assign.notify_one();
-    Ok(opened)
+    Ok((opened, histories))
 }
 
 /// Why a session is not opened.
@@ -192,23 +203,21 @@ fn terms(lease: &LeaseConfig) -> SessionTerms {
     SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }
 }
 
+/// `held` contains the leases that the agent named.
 pub(super) fn welcome(
     agent: AgentId,
-    opened: &OpenedSession,
+    (opened, held): (&OpenedSession, Vec<v1::HeldLease>),
     lease: &LeaseConfig,
     contact_url: Option<String>,
     others: Vec<String>,
 ) -> v1::SessionResponse {
+    let kept: HashSet<_> = opened.kept.iter().collect();
     respond(v1::session_response::Message::Welcome(v1::Welcome {
         agent_id: agent.get(),
         incarnation: opened.incarnation.get(),
         heartbeat_interval: Some(duration(lease.heartbeat_interval)),
         lease_life: Some(duration(lease.life)),
-        kept: opened
-            .kept
-            .iter()
-            .map(|(task, token)| v1::HeldLease { task_id: task.get(), token: token.get() })
-            .collect(),
+        kept: held.into_iter().filter(|held| kept.contains(&lease_key(held.task_id, held.token))).collect(),
         contact_url: contact_url.unwrap_or_default(),
         other_scheduler_urls: others,
     }))
@@ -228,8 +237,8 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
     }
 }
 
-/// An agent's registration. If the agent gives no URL for its beacon, the session's source address
-/// is taken as the beacon's address.
+/// An agent's registration, without the leases that it holds. If the agent gives no URL for its
+/// beacon, the session's source address is taken as the beacon's address.
 pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
     if !(1..=MAX_CAPACITY).contains(&register.capacity) {
         return Err(Status::invalid_argument(format!(
@@ -254,7 +263,7 @@ pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Resu
         address: peer,
         yields: register.yields,
         process: Some(register.process).filter(|process| *process != 0),
-        held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
+        held: Vec::new(),
     })
 }
 

@@ -254,7 +254,7 @@ impl Request for OutcomeBatch {
     const NAME: &'static str = "record outcomes";
 
     fn rows(&self) -> usize {
-        let hosts: usize = self.reports.iter().map(|(report, _)| report.hosts.len()).sum();
+        let hosts: usize = self.reports.iter().map(|outcome| outcome.report.hosts.len()).sum();
         self.reports.len() + hosts / HOSTS_PER_ROW
     }
 
@@ -264,7 +264,9 @@ impl Request for OutcomeBatch {
         let locked = leases::lock(conn, &asking).await?;
         let reported: Vec<(AgentId, &OutcomeReport, Option<&str>)> = requests
             .iter()
-            .flat_map(|asked| asked.reports.iter().map(|(report, origin)| (asked.agent, report, origin.as_deref())))
+            .flat_map(|asked| {
+                asked.reports.iter().map(|Outcome { report, origin, .. }| (asked.agent, report, origin.as_deref()))
+            })
             .collect();
         let reports: Vec<_> = reported.iter().map(|&(agent, report, _)| (agent, report)).collect();
         let answers = outcomes::record_all(conn, &reports).await?;
@@ -283,10 +285,13 @@ impl Request for OutcomeBatch {
             .iter()
             .map(|asked| {
                 let answers: Vec<OutcomeAnswer> = answers.by_ref().take(asked.reports.len()).collect();
-                let origins = asked.reports.iter().zip(&answers).filter_map(|((_, origin), answer)| match *answer {
-                    OutcomeAnswer::Accepted { site, .. } if unsettled.contains(&site) => Some((site, origin.clone()?)),
-                    _ => None,
-                });
+                let origins =
+                    asked.reports.iter().zip(&answers).filter_map(|(Outcome { origin, .. }, answer)| match *answer {
+                        OutcomeAnswer::Accepted { site, .. } if unsettled.contains(&site) => {
+                            Some((site, origin.clone()?))
+                        }
+                        _ => None,
+                    });
                 RecordedOutcome { origins: origins.collect(), answers, grants: Vec::new(), slots: 0 }
             })
             .collect();

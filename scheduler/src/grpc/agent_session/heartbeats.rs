@@ -26,6 +26,7 @@ use crate::status::DiskSpace;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions::{self, HeartbeatReport, MachineReport};
 use crate::store::assignments::agents_and_loads::ReportedLoad;
+use crate::store::schema::histories::Histories;
 use crate::store::{self, Db};
 
 /// Maximum time that a heartbeat waits for its session's row. Transactions that grant leases lock
@@ -48,6 +49,8 @@ pub(super) struct Heartbeats {
     opened: Instant,
     /// The contact URL sent in the welcome message.
     contact_url: Option<String>,
+    /// The database's histories when the session was opened.
+    histories: Histories,
     /// Why the agent takes no leases, as last reported; empty if it takes leases.
     paused: String,
 }
@@ -57,7 +60,7 @@ impl Heartbeats {
         scheduler: &Scheduler,
         (agent, name, session): (AgentId, String, SessionId),
         outbound: OutboundQueue,
-        contact_url: Option<String>,
+        (contact_url, histories): (Option<String>, Histories),
     ) -> Self {
         Self {
             scheduler: scheduler.clone(),
@@ -68,6 +71,7 @@ impl Heartbeats {
             outbound,
             opened: Instant::now(),
             contact_url,
+            histories,
             paused: String::new(),
         }
     }
@@ -87,7 +91,7 @@ impl Heartbeats {
                     self.answer(heartbeat).await?;
                     continue;
                 }
-                message => received::work(message, self.agent, self.session)?,
+                message => received::work(message, self.agent, self.session, &self.histories)?,
             };
             queue.put(work, size).await?;
         }

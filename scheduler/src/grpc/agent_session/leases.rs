@@ -15,14 +15,14 @@ use super::measurements::measure_order;
 use super::patience::Unhandled;
 use super::received::Released;
 use super::session::{Session, ended};
-use crate::model::{AgentId, LeaseToken, PolicyRequest, TaskId};
+use crate::model::{AgentId, HistoryId, LeaseToken, PolicyRequest, TaskId};
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions;
 use crate::store::leases::checkpoints::{self, Checkpoint};
 use crate::store::leases::preemptions::{self, PreemptionOrder};
 use crate::store::leases::{self, Grant};
 use crate::store::measurements::orders;
-use crate::store::schema::backup_and_restore;
+use crate::store::schema::histories;
 use crate::store::sites::addresses::{self, PermitRequest, PermitResult};
 use crate::store::{self, Tx};
 use crate::strategy::explain;
@@ -78,10 +78,10 @@ impl Session {
         let (orders, revoked, preempted, grants) = taking.await?;
         // Revocations are sent first, because each revocation frees a slot for a new lease.
         for (task, token) in revoked {
-            self.send(cancel_order(task, token)).await?;
+            self.send(cancel_order(task, token, self.history(token))).await?;
         }
         for order in preempted {
-            self.send(preempt_order(&order)).await?;
+            self.send(preempt_order(&order, self.history(order.token))).await?;
         }
         for order in orders {
             let config = &self.scheduler.config;
@@ -101,10 +101,16 @@ impl Session {
             for grant in some {
                 let state = states.remove(&grant.task).unwrap_or_default();
                 let last_pages = pages.get(&grant.task).copied();
-                self.send(crawl_order(grant, state, last_pages)).await?;
+                let history = self.history(grant.token);
+                self.send(crawl_order(grant, history, state, last_pages)).await?;
             }
         }
         Ok(())
+    }
+
+    /// The history in which this database granted a lease.
+    fn history(&self, token: LeaseToken) -> i64 {
+        self.histories.of(token).map_or(0, HistoryId::get)
     }
 
     /// The checkpoints of granted tasks. No other agent writes these checkpoints in the meantime,
@@ -129,24 +135,27 @@ impl Session {
     }
 }
 
-fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
-    respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
+fn cancel_order(task: TaskId, token: LeaseToken, history: i64) -> v1::SessionResponse {
+    let (task_id, token) = (task.get(), token.get());
+    respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id, token, history }))
 }
 
-fn preempt_order(preempt: &PreemptionOrder) -> v1::SessionResponse {
+fn preempt_order(preempt: &PreemptionOrder, history: i64) -> v1::SessionResponse {
     respond(v1::session_response::Message::Preempt(v1::PreemptOrder {
         task_id: preempt.task.get(),
         token: preempt.token.get(),
+        history,
         reason: explain::ends_sooner(&preempt.to, preempt.there, preempt.here),
     }))
 }
 
 /// The crawl order for a granted lease. `checkpoint` is the crawl's progress, or empty if the crawl
 /// has not begun. `last_pages` is the number of pages in the site's last crawl.
-fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
+fn crawl_order(grant: Grant, history: i64, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),
         token: grant.token.get(),
+        history,
         site: Some(v1::SiteTarget {
             site_id: grant.site.get(),
             name: grant.name,
@@ -185,8 +194,8 @@ async fn take_back(tx: &mut Tx<'_>, agent: AgentId, lease: &Released, most: u32)
         let refusal = match holder {
             Some(_) => Refusal::ForeignLease,
             None => {
-                let floor = backup_and_restore::floor(tx).await?;
-                backup_and_restore::blame(token.get(), floor, Refusal::ForgedToken)
+                let floor = histories::floor(tx).await?;
+                histories::blame(token.get(), floor, Refusal::ForgedToken)
             }
         };
         let detail = format!("task {task}, token {token}: hands back {refusal}");
@@ -261,10 +270,11 @@ impl Session {
 /// The answer to a crawl that asks whether it may use an address. `reason` says why the address is
 /// refused; `None` if it is permitted.
 fn permit_answer(asked: v1::PermitRequest, reason: Option<String>) -> v1::SessionResponse {
-    let v1::PermitRequest { task_id, token, address } = asked;
+    let v1::PermitRequest { task_id, token, address, history } = asked;
     respond(v1::session_response::Message::Permit(v1::PermitAnswer {
         task_id,
         token,
+        history,
         address,
         granted: reason.is_none(),
         reason: reason.unwrap_or_default(),

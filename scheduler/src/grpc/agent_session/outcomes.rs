@@ -16,8 +16,8 @@ use super::patience::Unhandled;
 use super::received::{Outcome, Work};
 use super::session::Session;
 use crate::model::SiteId;
-use crate::store::agents::refusals::Refusal;
-use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
+use crate::store::agents::refusals::{self, Refusal};
+use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{FreeSlots, Grant};
 use crate::store::sites::names_and_origins;
 
@@ -42,7 +42,7 @@ impl Session {
         self.settle(&origins).await;
         self.note(&answers);
         for ((outcome, answer), room) in reports.iter().zip(answers).zip(rooms) {
-            match outcome_ack(&outcome.0, answer) {
+            match outcome_ack(&key(outcome), answer) {
                 Some(ack) => self.send(ack).await?,
                 None => self.parked.push_back(Queued { work: Work::Outcome(outcome.clone()), room }),
             }
@@ -56,7 +56,7 @@ impl Session {
         let RecordedOutcome { answers, origins, .. } = group_commit::alone(&self.db, &alone).await?;
         self.settle(&origins).await;
         self.note(&answers);
-        let ack = answers.into_iter().find_map(|answer| outcome_ack(&outcome.0, answer)).ok_or(Unhandled::Later)?;
+        let ack = answers.into_iter().find_map(|answer| outcome_ack(&key(outcome), answer)).ok_or(Unhandled::Later)?;
         Ok(self.send(ack).await?)
     }
 
@@ -82,6 +82,17 @@ impl Session {
         }
     }
 
+    /// Refuses an outcome that names another history than its lease can have. Another task may have
+    /// the same number in this history, so nothing is read from the store.
+    pub(super) async fn refuse_lost(&self, key: &v1::HeldLease) -> Result<(), Unhandled> {
+        let refusal = Refusal::LostHistory;
+        let v1::HeldLease { task_id, token, history } = key;
+        let (agent, detail) = (self.agent, format!("task {task_id}, token {token}, history {history}: {refusal}"));
+        self.db.tx("count a lost lease", |tx| refusals::count(tx, agent, refusal, &detail).boxed()).await?;
+        let ack = outcome_ack(key, OutcomeAnswer::Refused(refusal)).ok_or(Unhandled::Later)?;
+        Ok(self.send(ack).await?)
+    }
+
     /// The free slots to fill in the transaction that records outcomes; `None` if no lease can be
     /// granted.
     fn fillable(&self) -> Option<FreeSlots> {
@@ -105,20 +116,31 @@ impl Session {
     }
 }
 
-/// The answer to a report; `None` if the task was locked, so that the report has no answer yet.
-fn outcome_ack(report: &OutcomeReport, said: OutcomeAnswer) -> Option<v1::SessionResponse> {
+/// The lease as the agent named it.
+const fn key(Outcome { report, history, .. }: &Outcome) -> v1::HeldLease {
+    v1::HeldLease { task_id: report.task.get(), token: report.token.get(), history: *history }
+}
+
+/// The answer to the outcome of a lease; `None` if the task was locked, so that the outcome has no
+/// answer yet.
+fn outcome_ack(
+    &v1::HeldLease { task_id, token, history }: &v1::HeldLease,
+    said: OutcomeAnswer,
+) -> Option<v1::SessionResponse> {
     let answer = match said {
         OutcomeAnswer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
         // The first outcome stays stored. A contradicting outcome also gets the answer
         // `Duplicate`, so that the agent does not send this outcome again.
         OutcomeAnswer::Duplicate | OutcomeAnswer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
+        OutcomeAnswer::Refused(Refusal::LostHistory) => v1::outcome_ack::Answer::LostHistory,
         OutcomeAnswer::Refused(_) => v1::outcome_ack::Answer::Stale,
         OutcomeAnswer::Busy => return None,
     };
     let reason = if let OutcomeAnswer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
     Some(respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
-        task_id: report.task.get(),
-        token: report.token.get(),
+        task_id,
+        token,
+        history,
         answer: answer.into(),
         reason,
     })))

@@ -17,6 +17,7 @@ use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
 use crate::store::leases::outcomes::OutcomeReport;
 use crate::store::measurements::results_and_failures::Failure;
 use crate::store::measurements::{Measured, MeasurementReport, ReportContent};
+use crate::store::schema::histories::Histories;
 use crate::store::sites::addresses::PermitRequest;
 
 /// A validated message of an agent.
@@ -27,12 +28,28 @@ pub(super) enum Work {
     Release(Released),
     Checkpoint(Checkpoint),
     Permit(v1::PermitRequest, PermitRequest),
+    /// The outcome of a lease of a history that the database has lost.
+    LostOutcome(v1::HeldLease),
+    /// Another message about such a lease.
+    Lost(v1::HeldLease),
     /// The agent is stopping.
     Leave,
 }
 
-/// Validates a message that is no heartbeat.
-pub(super) fn work(message: Message, agent: AgentId, session: SessionId) -> Result<Work, Status> {
+/// Validates a message that is no heartbeat. A message about a lost lease is not validated further,
+/// because another lease may have the same numbers in the database's present history.
+pub(super) fn work(
+    message: Message,
+    agent: AgentId,
+    session: SessionId,
+    histories: &Histories,
+) -> Result<Work, Status> {
+    if let Some(lease) = lease(&message)
+        && !histories.contain(LeaseToken::new(lease.token), lease.history)
+    {
+        let is_outcome = matches!(message, Message::Outcome(_));
+        return Ok(if is_outcome { Work::LostOutcome(lease) } else { Work::Lost(lease) });
+    }
     Ok(match message {
         Message::Measurement(report) => Work::Measurement(measurement(report)?),
         Message::Outcome(report) => Work::Outcome(outcome(report)?),
@@ -49,11 +66,31 @@ pub(super) fn work(message: Message, agent: AgentId, session: SessionId) -> Resu
     })
 }
 
-/// A report, with the origin at which the agent found the site.
-pub(super) type Outcome = (OutcomeReport, Option<String>);
+/// The lease about which a message is; `None` if the message is about no lease.
+const fn lease(message: &Message) -> Option<v1::HeldLease> {
+    let (task_id, token, history) = match message {
+        Message::Outcome(report) => (report.task_id, report.token, report.history),
+        Message::Release(release) => (release.task_id, release.token, release.history),
+        Message::Checkpoint(checkpoint) => (checkpoint.task_id, checkpoint.token, checkpoint.history),
+        Message::Permit(asked) => (asked.task_id, asked.token, asked.history),
+        Message::Register(_) | Message::Heartbeat(_) | Message::Measurement(_) | Message::Leave(_) => return None,
+    };
+    Some(v1::HeldLease { task_id, token, history })
+}
+
+/// A validated outcome.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) report: OutcomeReport,
+    /// The origin at which the agent found the site.
+    pub(super) origin: Option<String>,
+    /// The history that the agent named, which the answer repeats.
+    pub(super) history: i64,
+}
 
 fn outcome(report: v1::OutcomeReport) -> Result<Outcome, Status> {
     let (task, token) = lease_key(report.task_id, report.token);
+    let history = report.history;
     let ending = ending(&report)?;
     let started_at = report
         .started_at
@@ -77,7 +114,7 @@ fn outcome(report: v1::OutcomeReport) -> Result<Outcome, Status> {
         trapped: report.trapped,
         hosts: hosts(&report.hosts),
     };
-    Ok((report, origin))
+    Ok(Outcome { report, origin, history })
 }
 
 /// The names of other sites that a crawl found. The names come from pages, so invalid names are
@@ -134,7 +171,7 @@ fn released_by(release: v1::LeaseRelease) -> Released {
 }
 
 fn checkpoint_of(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
-    let v1::CrawlCheckpoint { task_id, token, pages, state, rate_state } = checkpoint;
+    let v1::CrawlCheckpoint { task_id, token, pages, state, rate_state, .. } = checkpoint;
     if state.len() > checkpoints::MOST_BYTES {
         let most = checkpoints::MOST_BYTES;
         return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
@@ -240,7 +277,7 @@ mod tests {
         };
         assert!(outcome(report.clone()).is_err());
         let named = v1::OutcomeReport { budget: v1::Budget::Bytes.into(), ..report };
-        assert_eq!(outcome(named).expect("valid").0.ending, CrawlEnding::Truncated(Budget::Bytes));
+        assert_eq!(outcome(named).expect("valid").report.ending, CrawlEnding::Truncated(Budget::Bytes));
     }
 
     #[test]

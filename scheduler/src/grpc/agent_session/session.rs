@@ -18,6 +18,7 @@ use crate::model::{AgentId, SessionId};
 use crate::store::Db;
 use crate::store::agents::CredentialHolder;
 use crate::store::agents::sessions;
+use crate::store::schema::histories::Histories;
 
 /// The state of one open session.
 pub(super) struct Session {
@@ -46,6 +47,8 @@ pub(super) struct Session {
     /// Whether a task may be waiting for the agent. When a task is assigned to the agent, the
     /// session is woken and reads this value from the store again.
     pub(super) waits: bool,
+    /// The database's histories when the session was opened.
+    pub(super) histories: Histories,
 }
 
 impl Session {
@@ -56,6 +59,7 @@ impl Session {
         session: SessionId,
         outbound: OutboundQueue,
         inbox: mpsc::Receiver<Queued>,
+        histories: Histories,
     ) -> Self {
         Self {
             scheduler: scheduler.clone(),
@@ -72,6 +76,7 @@ impl Session {
             grants_from: Instant::now(),
             free: 0,
             waits: false,
+            histories,
         }
     }
 

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use landfall_proto::v1;
 use tonic::Status;
 
 use super::group_commit::{HOSTS_PER_ROW, MOST_AT_ONCE};
@@ -52,7 +53,7 @@ impl Session {
         let (mut outcomes, mut rooms, mut rows) = (Vec::new(), Vec::new(), 0);
         let mut next = Some(queued);
         while let Some(Queued { work: Work::Outcome(outcome), room }) = next {
-            rows += 1 + outcome.0.hosts.len() / HOSTS_PER_ROW;
+            rows += 1 + outcome.report.hosts.len() / HOSTS_PER_ROW;
             outcomes.push(outcome);
             rooms.push(room);
             next = if rows < MOST_AT_ONCE { self.inbox.try_recv().ok() } else { None };
@@ -74,6 +75,18 @@ impl Session {
             Work::Release(released) => self.release(released).await,
             Work::Checkpoint(checkpoint) => self.keep(checkpoint).await,
             Work::Permit(asked, request) => self.permit(asked, request).await,
+            Work::LostOutcome(lease) => self.refuse_lost(lease).await,
+            Work::Lost(v1::HeldLease { task_id, token, history }) => {
+                // The lease ended with its history, so nothing is to be done.
+                tracing::debug!(
+                    agent.name = self.name,
+                    task.id = task_id,
+                    token,
+                    history,
+                    "a message about a lost lease"
+                );
+                Ok(())
+            }
             Work::Leave => {
                 self.leaving = true;
                 Ok(())

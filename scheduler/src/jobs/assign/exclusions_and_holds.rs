@@ -540,7 +540,7 @@ mod tests {
                   where a.name || ' ' || b.name = $1";
         let count = async |of_whom: &str| {
             let count: i64 =
-                sqlx::query_scalar(of).bind(of_whom).fetch_one(&trial.scheduler.pool).await.expect("count");
+                sqlx::query_scalar(of).bind(of_whom).fetch_one(trial.scheduler.db.pool()).await.expect("count");
             count
         };
         for _ in 0..5 {

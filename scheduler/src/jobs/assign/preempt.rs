@@ -201,7 +201,7 @@ mod tests {
         }
 
         async fn hands_back(&self) -> bool {
-            let mut tx = crate::store::fixtures::begin(&self.trial.scheduler.pool).await;
+            let mut tx = crate::store::fixtures::begin(self.trial.scheduler.db.pool()).await;
             let back = preemptions::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
             tx.commit().await.expect("commit");
             back

@@ -482,7 +482,7 @@ mod tests {
         let trial = Trial::new(pool, 4).await;
         trial.mesh(&trial.agents).await;
         let first = trial.fitted().await.expect("an embedding");
-        let mut tx = fixtures::begin(&trial.scheduler.pool).await;
+        let mut tx = fixtures::begin(trial.scheduler.db.pool()).await;
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
         let reason = "late".to_owned();
         let late = NewEmbedding { embedding: first, as_of, reason, mesh_error: None, median_move: None };

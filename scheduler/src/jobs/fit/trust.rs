@@ -212,7 +212,7 @@ mod tests {
             "update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1";
         for (liar, _) in liars {
             let lie = sqlx::query(lie).bind(liar.get()).bind(factor);
-            lie.execute(&trial.scheduler.pool).await.expect("lie");
+            lie.execute(trial.scheduler.db.pool()).await.expect("lie");
         }
     }
 

@@ -19,10 +19,10 @@ words!(
         ForeignLease = "foreign-lease",
         #[error("a token that was never granted")]
         ForgedToken = "forged-token",
-        /// A task or token that was issued after the restored backup was made, so the database does
-        /// not contain it. The agent is not at fault.
-        #[error("a report on a lease from after the restored backup: its site is crawled again")]
-        Restored = "restored",
+        /// A lease of a history that the database has lost: by a restore, or by a failover to a server
+        /// without the newest transactions. The agent is not at fault.
+        #[error("a report on a lease that the database lost at a restore or a failover: its site is crawled again")]
+        LostHistory = "lost-history",
         #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
         /// An outcome with the task's newest token that arrives after the task was cancelled, or

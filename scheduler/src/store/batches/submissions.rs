@@ -406,9 +406,9 @@ mod tests {
     }
 
     async fn run(pool: &PgPool, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
-        let mut tx = crate::store::begin(pool).await?;
+        let mut tx = fixtures::begin(pool).await;
         let submitted = submit(&mut tx, submission).await?;
-        crate::store::commit(tx).await?;
+        tx.commit().await.expect("commit");
         Ok(submitted)
     }
 

@@ -96,10 +96,10 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
     let rows = sqlx::query!(
         r#"
         with chosen as (
-            -- The token is higher than all tokens granted before a restore, because the restored
-            -- database does not contain all of these.
+            -- The token is higher than all tokens granted in earlier histories, because the database
+            -- does not contain all of these.
             select t.id, t.site_id, t.batch_id, free.agent_id, free.session_id,
-                   greatest(t.token, (select coalesce(max(floor), 0) from restores)) + 1 as token
+                   greatest(t.token, (select max(floor) from histories)) + 1 as token
             from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as free (agent_id, session_id, slots)
             -- Without the array, the planner expects a limit from a column to return a tenth of all
             -- waiting tasks. It then joins whole tables.

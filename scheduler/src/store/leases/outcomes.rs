@@ -20,7 +20,7 @@ use crate::store::agents::refusals::{self, Refusal};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::leases::{self, Completed};
 use crate::store::rows_and_errors::{Rows, Statement};
-use crate::store::schema::backup_and_restore;
+use crate::store::schema::histories;
 use crate::store::sites::open_circuits;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
@@ -217,8 +217,8 @@ async fn judge(
     .all(conn)
     .await?;
     let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
-    let floor = if leases.len() == reports.len() { 0 } else { backup_and_restore::floor(conn).await? };
-    let odd = |number, otherwise| OutcomeAnswer::Refused(backup_and_restore::blame(number, floor, otherwise));
+    let floor = if leases.len() == reports.len() { 0 } else { histories::floor(conn).await? };
+    let odd = |number, otherwise| OutcomeAnswer::Refused(histories::blame(number, floor, otherwise));
     let verdict = |(agent, report): &(AgentId, &OutcomeReport)| {
         if busy.contains(&report.task) {
             return OutcomeAnswer::Busy;

@@ -275,7 +275,7 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(
         r#"
         select pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-               + (select coalesce(max(transactions), 0) from restores) as "horizon!"
+               + coalesce(pg_sequence_last_value('event_offset'), 0) as "horizon!"
         "#,
     )
     .one(conn)

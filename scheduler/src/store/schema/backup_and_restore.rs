@@ -2,17 +2,16 @@
 //! that a backup and a restore check first, and adjusts a restored database.
 //!
 //! Agents and operators may have seen numbers (identifiers, tokens, incarnations) that the database
-//! no longer contains. So after a restore every new number is above a floor, which no earlier
-//! number can have reached. Nothing that was active in the backup continues, because its sessions
-//! and leases ended long ago. While a restore is incomplete, the database has a table that only
-//! restores create.
+//! no longer contains. So a restored database begins another history (`histories`). Nothing that
+//! was active in the backup continues, because its sessions and leases ended long ago. While a
+//! restore is incomplete, the database has a table that only restores create.
 
 use chrono::{DateTime, Utc};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 
-use crate::store::agents::refusals::Refusal;
 use crate::store::agents::sessions::EndCause;
 use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::schema::histories::{self, HistoryCause};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
@@ -87,12 +86,6 @@ pub async fn analyze(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("analyze").run(conn).await
 }
 
-/// A restore's floor (the number that all new numbers exceed) is a multiple of this constant. Fewer
-/// numbers than this constant are issued between a backup and its restore: the constant allows for
-/// a million per second for eleven days. A multiple of this constant is easy to read, and a double
-/// can represent the floors of nine thousand restores exactly.
-const LEAP: i64 = 1_000_000_000_000;
-
 /// The result of a restore, as reported to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreResult {
@@ -119,18 +112,6 @@ impl RestoreResult {
     }
 }
 
-/// The highest number that may have been issued before the newest restore; 0 if there was no
-/// restore.
-pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
-    sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
-}
-
-/// The refusal of an unknown number. If the number may have been issued before a restore, the agent
-/// is not at fault, and the refusal is [`Refusal::Restored`]; else it is `otherwise`.
-pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
-    if (1..=floor).contains(&number) { Refusal::Restored } else { otherwise }
-}
-
 /// Marks an empty database as being restored. [`rewind`] removes the mark.
 pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("create table restore_under_way ()").run(conn).await
@@ -146,15 +127,14 @@ pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
     sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
 }
 
-/// Prepares restored rows for use: makes new numbers higher than all numbers issued before, ends
-/// sessions and leases, voids open enrolment tokens, deletes orders and schedulers, and records the
+/// Prepares restored rows for use: begins a history, ends sessions and leases, voids open enrolment tokens, deletes orders and schedulers, and records the
 /// restore. Run in a transaction, on the newest schema.
 pub async fn rewind(
     conn: &mut PgConnection,
     backed_up_at: DateTime<Utc>,
     backup_version: &str,
 ) -> Result<RestoreResult, Error> {
-    let (floor, transactions) = lift(conn).await?;
+    histories::begin(conn, HistoryCause::Restored).await?;
     // Agents get new orders; reports for old orders are refused.
     sqlx::query!("delete from measurement_orders").run(conn).await?;
     sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
@@ -171,14 +151,12 @@ pub async fn rewind(
         .await?;
     let at = sqlx::query_scalar!(
         r#"
-        insert into restores (backed_up_at, backup_version, floor, transactions, sessions, leases, tokens)
-        values ($1, $2, $3, $4, $5, $6, $7)
+        insert into restores (backed_up_at, backup_version, sessions, leases, tokens)
+        values ($1, $2, $3, $4, $5)
         returning restored_at
         "#,
         backed_up_at,
         backup_version,
-        floor,
-        transactions,
         whole::<i64, _>(ended),
         whole::<i64, _>(leases),
         whole::<i64, _>(voided),
@@ -191,44 +169,6 @@ pub async fn rewind(
     sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(conn).await?;
     give_up(conn).await?;
     Ok(restored)
-}
-
-/// Raises sequences, incarnations and the log's transaction numbers. Returns the new floor, and the
-/// amount by which transaction numbers were raised.
-async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
-    let known = sqlx::query!(
-        r#"
-        select greatest(
-                   (select max(last_value) from pg_sequences where schemaname = current_schema()),
-                   (select max(floor) from restores), (select max(incarnation) from agents), 0
-               ) as "number!",
-               greatest(
-                   (select max(transactions) from restores),
-                   (select xact::text::bigint from events order by xact desc limit 1), 0
-               ) as "transaction!"
-        "#,
-    )
-    .one(conn)
-    .await?;
-    let above = |known: i64| (known / LEAP + 1).saturating_mul(LEAP);
-    let (floor, transactions) = (above(known.number), above(known.transaction));
-    sqlx::query!(
-        r#"
-        select setval(oid::regclass, $1) from pg_class
-        where relkind = 'S' and relnamespace = current_schema()::regnamespace
-        "#,
-        floor,
-    )
-    .all(conn)
-    .await?;
-    sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // The column's default contains `transactions`, so that writing an event needs no lookup of
-    // this number.
-    let default = format!(
-        "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
-    );
-    sqlx::query(AssertSqlSafe(default)).run(conn).await?;
-    Ok((floor, transactions))
 }
 
 /// Returns the newest restore that no scheduler has reported yet, and marks it as reported.
@@ -251,6 +191,7 @@ mod tests {
 
     use super::*;
     use crate::model::{CrawlEnding, LeaseToken, TaskId};
+    use crate::store::agents::refusals::Refusal;
     use crate::store::agents::{issued_tokens, new_enrolments, sessions};
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
@@ -276,6 +217,7 @@ mod tests {
         let enrolment = new_enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
 
         let restored = rewound(&mut conn).await;
+        let floor = histories::floor(&mut conn).await.expect("floor");
         assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let told = "select count(*) from tasks where state = 'assigned' and crashes = 0";
@@ -286,10 +228,10 @@ mod tests {
         // An agent may report a task or token that was issued after the backup. A report of a
         // number that was never issued shows a fault of the agent.
         let answers = [
-            (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
-            (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),
-            (report(task, LEAP + 1), OutcomeAnswer::Refused(Refusal::ForgedToken)),
-            (report(TaskId::new(LEAP + 1), 1), OutcomeAnswer::Refused(Refusal::UnknownTask)),
+            (report(task, 2), OutcomeAnswer::Refused(Refusal::LostHistory)),
+            (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::LostHistory)),
+            (report(task, floor + 1), OutcomeAnswer::Refused(Refusal::ForgedToken)),
+            (report(TaskId::new(floor + 1), 1), OutcomeAnswer::Refused(Refusal::UnknownTask)),
             (report(second, 0), OutcomeAnswer::Refused(Refusal::ForgedToken)),
         ];
         for (report, expected) in answers {
@@ -303,16 +245,17 @@ mod tests {
         tx.rollback().await.expect("roll back");
 
         let opened = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
-        assert_eq!((opened.session.get(), opened.incarnation.get()), (LEAP + 1, LEAP + 1));
+        assert_eq!((opened.session.get(), opened.incarnation.get()), (floor + 1, floor + 1));
         let granted = leases::grant(&mut conn, agent, opened.session).await.expect("grant");
-        assert_eq!((granted[0].task, granted[0].token.get()), (task, LEAP + 1));
+        assert_eq!((granted[0].task, granted[0].token.get()), (task, floor + 1));
         let site = fixtures::site(&mut conn, "new.cn").await;
-        assert_eq!(site.get(), LEAP + 1);
-        let answer = fixtures::record(&mut conn, agent, &report(task, LEAP + 1)).await;
+        assert_eq!(site.get(), floor + 1);
+        let answer = fixtures::record(&mut conn, agent, &report(task, floor + 1)).await;
         assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
 
         rewound(&mut conn).await;
-        assert_eq!(floor(&mut conn).await.expect("floor"), 2 * LEAP, "a second one goes beyond the first");
+        let next = histories::floor(&mut conn).await.expect("floor");
+        assert!(next / histories::LEAP > floor / histories::LEAP, "{next}: a second one goes beyond the first");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -344,7 +287,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         assert_eq!(take_untold(&mut conn).await.expect("ask"), None);
         begin(&mut conn).await.expect("begin");
-        let refused = crate::store::open((*pool.connect_options()).clone()).await.unwrap_err();
+        let refused = fixtures::open((*pool.connect_options()).clone()).await.unwrap_err();
         assert!(matches!(refused, Error::HalfRestored), "{refused}");
         let restored = rewound(&mut conn).await;
         assert!(!under_way(&mut conn).await.expect("ask"));

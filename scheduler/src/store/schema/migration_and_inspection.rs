@@ -10,6 +10,7 @@ use sqlx::postgres::PgDatabaseError;
 
 use crate::store::rows_and_errors::{MigrationObstacle, Rows, Statement};
 use crate::store::schema::backup_and_restore;
+use crate::store::schema::histories::tables;
 use crate::store::{Error, MIGRATOR};
 
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
@@ -161,12 +162,6 @@ async fn without_migrations(conn: &mut PgConnection, database: &str) -> Result<S
         }
         Some(table) => Ok(SchemaState::Shared { table }),
     }
-}
-
-/// The names of the tables that the migrations create.
-fn tables() -> Vec<&'static str> {
-    let lines = MIGRATOR.iter().flat_map(|migration| migration.sql.as_str().lines());
-    lines.filter_map(|line| line.strip_prefix("create table ")?.split([' ', '(']).next()).collect()
 }
 
 async fn writes(conn: &mut PgConnection) -> Result<bool, Error> {

@@ -265,8 +265,8 @@ pub async fn prune_events(conn: &mut PgConnection, keep: Duration) -> Result<u64
         delete from events e using oldest o
         where e.xact = o.xact and e.id = o.id
           and (o.at < now() - $1::interval or o.xact >= (
-              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
-              from restores
+              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+                      + coalesce(pg_sequence_last_value('event_offset'), 0))::text::xid8
           ))
         "#,
         Interval(keep),

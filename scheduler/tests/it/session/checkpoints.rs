@@ -8,6 +8,7 @@ fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> Up {
     Up::Checkpoint(v1::CrawlCheckpoint {
         task_id: order.task_id,
         token: order.token,
+        history: order.history,
         pages,
         state: state.to_vec(),
         rate_state: None,
@@ -52,6 +53,7 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
         .say(Up::Checkpoint(v1::CrawlCheckpoint {
             task_id: order.task_id,
             token: order.token,
+            history: order.history,
             pages: 7,
             state: vec![1; 300],
             rate_state: Some(v1::CrawlRateState {

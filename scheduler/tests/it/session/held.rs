@@ -36,7 +36,7 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     let began = Instant::now();
     for number in 1..=SITES {
         let address = "192.0.2.7".to_owned();
-        let request = v1::PermitRequest { task_id: order.task_id, token: order.token, address };
+        let request = v1::PermitRequest { task_id: order.task_id, token: order.token, history: order.history, address };
         agent.say(Up::Permit(request)).await;
         let answer = heard!(agent, Permit);
         assert!(answer.granted, "{answer:?}");
