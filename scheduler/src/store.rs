@@ -32,6 +32,7 @@
 pub mod agents;
 pub(crate) mod assignments;
 pub mod batches;
+mod counts;
 pub mod db;
 pub(crate) mod embeddings;
 mod enums;
@@ -57,9 +58,11 @@ use chrono::{DateTime, Utc};
 
 use crate::model::geo::Position;
 
-pub use db::{Db, MayConflict, Share, Tx, connect, prepare};
+pub use counts::TransactionCount;
+pub use db::{Db, MayConflict, Share, Tx, connect};
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;
+pub use schema::preparation::prepare;
 
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");

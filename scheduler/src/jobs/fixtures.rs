@@ -14,12 +14,12 @@ use crate::model::{AgentId, BatchId, LeaseToken, Rtt, SessionId, SiteId, TaskId,
 use crate::store::agents;
 use crate::store::agents::sessions::{self, Registration};
 use crate::store::embeddings::{self, landmarks};
-use crate::store::fixtures;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
 use crate::store::measurements::results_and_failures::MeasurementResult;
 use crate::store::measurements::{self, Measured, MeasurementReport, ReportTarget};
 use crate::store::schedulers::Role;
 use crate::store::tasks::unmet_and_wait_causes;
+use crate::store::{Db, fixtures};
 use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
@@ -82,7 +82,7 @@ impl Trial {
 
     /// Like [`Trial::new`], with a given configuration.
     pub(super) async fn with(pool: PgPool, agents: usize, config: Config) -> Self {
-        let mut trial = Self::beside(pool, config);
+        let mut trial = Self::beside(&pool, config);
         trial.renew().await;
         for _ in 0..agents {
             trial.join().await;
@@ -91,7 +91,7 @@ impl Trial {
     }
 
     /// A scheduler that does not lead any role yet. Once taken, a role lasts longer than a test.
-    pub(super) fn beside(pool: PgPool, config: Config) -> Self {
+    pub(super) fn beside(pool: &PgPool, config: Config) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let scheduler = Scheduler::new(Db::of(pool.clone()), (*pool.connect_options()).clone().into(), config);
         let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");

@@ -302,7 +302,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_a_killed_scheduler_did_another_does_once_its_term_ran_out(pool: PgPool) {
         let killed = Trial::new(pool.clone(), 1).await;
-        let other = Trial::beside(pool, Config::default());
+        let other = Trial::beside(&pool, Config::default());
         assert_eq!(other.renew().await, [], "everything is taken");
         killed.execute(OVERDUE).await;
         assert!(is_not_leader(other.try_pass("reap").await));
@@ -342,7 +342,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_error_names_its_transaction_and_still_says_what_it_is(pool: PgPool) {
-        let other = Trial::beside(pool.clone(), Config::default()).on(Role::Reap);
+        let other = Trial::beside(&pool, Config::default()).on(Role::Reap);
         let lost = other.tx("nothing", |_| async { Ok(()) }.boxed()).await.expect_err("no term");
         assert!(lost.is::<NotLeader>(), "{lost:#}");
         let leader = Trial::new(pool, 0).await.on(Role::Reap);

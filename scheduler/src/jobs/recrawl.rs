@@ -39,7 +39,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_the_leader_makes_rounds_and_all_that_are_due(pool: PgPool) {
         let trial = Trial::new(pool.clone(), 0).await;
-        let other = Trial::beside(pool, Config::default());
+        let other = Trial::beside(&pool, Config::default());
         let batch = trial.batch("hourly", "random").await;
         trial.task_of(batch, "s.cn", "done").await;
         trial

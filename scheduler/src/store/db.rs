@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::schema;
-use crate::store::rows_and_errors::{Error, PLACE, Rows};
-use crate::store::schema::{backup_and_restore, histories};
+use super::counts::{Counts, Timer, TransactionCount};
+use crate::store::rows_and_errors::Error;
+use crate::store::schema::histories;
 use crate::store::servers::Servers;
 
 /// Maximum time that a caller waits for a free connection.
@@ -96,42 +96,6 @@ impl LastMove {
     }
 }
 
-/// Stores in `PLACE` where the database's disk is, as precisely as the database user's permissions
-/// allow.
-async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
-    let directory = sqlx::query_scalar!(
-        r#"
-        select case when pg_has_role(current_user, 'pg_read_all_settings', 'usage') then current_setting('data_directory') end
-        "#,
-    )
-    .one(conn)
-    .await?;
-    let place = match (directory, options.get_socket()) {
-        (Some(directory), Some(_)) => format!("at {directory}"),
-        (Some(directory), None) => format!("at {directory} on {}", options.get_host()),
-        (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
-        (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
-    };
-    // `PLACE` is already set if this process has opened the database before.
-    drop(PLACE.set(place));
-    Ok(())
-}
-
-/// Connects and applies migrations. Two schedulers may start at the same time, because the migrator
-/// holds a lock.
-pub async fn prepare(options: &PgConnectOptions) -> Result<(), Error> {
-    // This connection has no timeouts, because a migration may take long, or wait for a migration
-    // by another scheduler.
-    let mut conn = options.connect().await?;
-    if backup_and_restore::under_way(&mut conn).await? {
-        return Err(Error::HalfRestored);
-    }
-    find_place_of_disk(&mut conn, options).await?;
-    schema::migrate(&mut conn).await?;
-    conn.close().await?;
-    Ok(())
-}
-
 /// Connects outside the pools, for statements that must not queue behind others.
 pub async fn connect(servers: &Servers) -> Result<PgConnection, Error> {
     let mut conn = servers.connect().await?.conn;
@@ -195,7 +159,7 @@ impl Db {
 
     /// How many transactions of each name have ended, and how long they took.
     pub fn counts(&self) -> BTreeMap<&'static str, TransactionCount> {
-        self.counts.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counts.read()
     }
 
     /// Runs `work` in a transaction and commits. An error of `work` rolls back. A transaction that
@@ -431,50 +395,6 @@ pub fn conflict_in(error: &(dyn std::error::Error + 'static)) -> bool {
         let Some(sqlx::Error::Database(cause)) = cause.downcast_ref() else { return false };
         cause.code().is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
     })
-}
-
-/// What became of the transactions of one name.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TransactionCount {
-    pub ended: u64,
-    pub failed: u64,
-    pub conflicts: u64,
-    pub took: Duration,
-}
-
-/// The counts by name. There are as many names as calls of [`Db::tx`] in the program.
-#[derive(Debug, Default)]
-struct Counts(Mutex<BTreeMap<&'static str, TransactionCount>>);
-
-impl Counts {
-    fn add(&self, name: &'static str, took: Duration, ok: bool, conflict: bool) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(name).or_default();
-        count.ended += 1;
-        count.failed += u64::from(!ok);
-        count.conflicts += u64::from(conflict);
-        count.took += took;
-    }
-}
-
-/// Counts a use of a connection when it is dropped.
-#[derive(Debug)]
-struct Timer {
-    name: &'static str,
-    begun: Instant,
-    counts: Arc<Counts>,
-}
-
-impl Timer {
-    fn start(name: &'static str, counts: &Arc<Counts>) -> Self {
-        Self { name, begun: Instant::now(), counts: Arc::clone(counts) }
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        self.counts.add(self.name, self.begun.elapsed(), true, false);
-    }
 }
 
 #[cfg(test)]

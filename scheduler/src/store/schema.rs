@@ -6,6 +6,7 @@
 pub(crate) mod backup_and_restore;
 pub(crate) mod histories;
 pub(crate) mod migration_and_inspection;
+pub mod preparation;
 pub(crate) mod retention;
 
 pub use migration_and_inspection::{NUMBERED_BY_TIME, migrate, newest, unknown_migration};

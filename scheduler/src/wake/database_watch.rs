@@ -58,15 +58,9 @@ impl fmt::Display for DatabaseState {
 
 /// The state of the database. It is assumed to answer until [`Database::watch`] detects that it
 /// does not.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Database {
     state: watch::Sender<DatabaseState>,
-}
-
-impl Default for Database {
-    fn default() -> Self {
-        Self { state: watch::Sender::default() }
-    }
 }
 
 impl Database {

@@ -1,8 +1,8 @@
 //! Metrics for Prometheus, from the same facts as `landfall status`.
 //!
-//! Most metrics are gauges that are read during the scrape. Only the port counts what it refuses
-//! between scrapes. Label values are words from the protocol, never names of sites, agents or batches. The text has
-//! a line for each value of a label, even if the gauge is 0.
+//! Most metrics are gauges that are read during the scrape. Between scrapes, only refusals of the
+//! port and transactions are counted. Label values are words of the program, never names of sites,
+//! agents or batches. The text has a line for each value of a gauge's label, even if the gauge is 0.
 
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRes
 
 use super::Web;
 use super::page_layout::{PageError, float};
+use crate::Scheduler;
 use crate::grpc::port::Port;
+use crate::store::TransactionCount;
 
 /// Scrapes within this time show the same state. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
@@ -25,6 +27,7 @@ const BATCHES: u32 = 100;
 pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
     let mut text = text(&web.services.read_status(BATCHES, FRESH).await?);
     port(&web.scheduler.port, &mut text);
+    transactions(&web.scheduler, &mut text);
     let text = text.into_string();
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
@@ -69,6 +72,32 @@ fn port(port: &Port, text: &mut MetricsText) {
     );
     let refused = port.refusals.counts().into_iter().map(|(cause, all)| (label("cause", cause.name()), float(all)));
     text.counter("port_refused_total", "What this scheduler's port refused or closed, by cause.", refused);
+}
+
+fn transactions(scheduler: &Scheduler, text: &mut MetricsText) {
+    let mut counts = scheduler.db.counts();
+    counts.extend(scheduler.operators.counts());
+    counts.extend(scheduler.readiness.counts());
+    let of = |value: fn(&TransactionCount) -> f64| {
+        let values = counts.iter().map(move |(name, count)| (label("transaction", name), value(count)));
+        values.collect::<Vec<_>>()
+    };
+    text.counter("transactions_total", "Ended transactions and readings, by name.", of(|count| float(count.ended)));
+    text.counter(
+        "transactions_failed_total",
+        "Transactions that were rolled back, by name.",
+        of(|count| float(count.failed)),
+    );
+    text.counter(
+        "transactions_repeated_total",
+        "Transactions that conflicted with others, by name.",
+        of(|count| float(count.conflicts)),
+    );
+    text.counter(
+        "transactions_seconds_total",
+        "Time that transactions and readings took, by name.",
+        of(|count| count.took.as_secs_f64()),
+    );
 }
 
 fn fleet(status: &ShowStatusResponse, text: &mut MetricsText) {

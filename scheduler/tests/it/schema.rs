@@ -1,6 +1,6 @@
 //! Tests how schedulers create and check the schema when they start, on a real database.
 
-use landfall_scheduler::store;
+use landfall_scheduler::store::{self, Db, Share};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Executor, PgPool};
 
@@ -26,7 +26,7 @@ async fn drop_database(server: &PgPool, name: &str) {
 
 /// Returns the error with which a start on this database fails.
 async fn refused(options: PgConnectOptions) -> String {
-    let error = store::open(options).await.expect_err("something stands in the way");
+    let error = store::prepare(&options).await.expect_err("something stands in the way");
     format!("{:#}", anyhow::Error::from(error))
 }
 
@@ -35,10 +35,10 @@ async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(serv
     let pool = empty(&server, "landfall_empty").await;
     assert_eq!(tables(&pool).await, 0);
     let options = pool.connect_options();
-    let open = || store::open((*options).clone());
-    let opened = tokio::join!(open(), open(), open(), open());
-    for pool in <[_; 4]>::from(opened) {
-        pool.expect("every one of them starts").close().await;
+    let prepare = || store::prepare(&options);
+    let opened = tokio::join!(prepare(), prepare(), prepare(), prepare());
+    for prepared in <[_; 4]>::from(opened) {
+        prepared.expect("every one of them starts");
     }
     assert!(tables(&pool).await > 10);
     let applied: i64 =
@@ -56,7 +56,7 @@ async fn a_schema_newer_than_the_program_is_refused_in_one_sentence(pool: PgPool
     )
     .await
     .expect("pretend to be newer");
-    let refused = store::open((*pool.connect_options()).clone()).await.expect_err("a newer schema");
+    let refused = store::prepare(&pool.connect_options()).await.expect_err("a newer schema");
     assert_eq!(
         refused.to_string(),
         "the database's schema is newer than this program (it has migration 2999): run the newer landfall"
@@ -80,7 +80,7 @@ async fn a_role_that_may_not_create_tables_is_told_which_grant_it_needs(server: 
     pool.execute("revoke all on schema public from public").await.expect("revoke");
     assert_eq!(refused(options.clone()).await, needs, "it does not even see the schema");
     pool.execute(grant).await.expect("grant");
-    store::open(options.clone()).await.expect("the grant was all that it needed").close().await;
+    store::prepare(&options).await.expect("the grant was all that it needed");
 
     // Gives the table to another owner.
     pool.execute("alter table _sqlx_migrations owner to current_user").await.expect("take a table away");
@@ -185,14 +185,16 @@ fn every_table_and_every_column_is_explained() {
 
 #[sqlx::test(migrator = "store::MIGRATOR")]
 async fn no_statement_waits_for_ever(pool: PgPool) {
-    let opened = store::open((*pool.connect_options()).clone()).await.expect("open");
+    let db = Db::open((*pool.connect_options()).clone(), Share::Fleet).await.expect("open");
+    let mut opened = db.read("read settings").await.expect("connect");
     for (setting, expected) in [("statement_timeout", "1min"), ("idle_in_transaction_session_timeout", "1min")] {
         let found: String = sqlx::query_scalar("select current_setting($1)")
             .bind(setting)
-            .fetch_one(&opened)
+            .fetch_one(&mut *opened)
             .await
             .expect("read a setting");
         assert_eq!(found, expected, "{setting}");
     }
-    opened.close().await;
+    drop(opened);
+    db.close().await;
 }

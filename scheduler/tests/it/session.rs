@@ -17,7 +17,7 @@ use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::machine::secret::Secret;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
 use landfall_scheduler::store::batches::{self, cancel_and_retry};
-use landfall_scheduler::store::{agents, settings};
+use landfall_scheduler::store::{self, Db, agents, settings};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -72,7 +72,10 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("address"));
         let config = Config { contact_url: Some("https://example.org/bot".into()), ..config };
-        let scheduler = Scheduler::new(pool.clone(), config);
+        let servers = (*pool.connect_options()).clone().into();
+        // The first connection draws the history of a new database, before any lease is granted.
+        store::connect(&servers).await.expect("connect");
+        let scheduler = Scheduler::new(Db::of(pool.clone()), servers, config);
         let identity = Identity { scheduler_url: url.clone(), ca_fingerprint: None };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(landfall_scheduler::run(scheduler, listener, None, identity, shutdown.clone()));

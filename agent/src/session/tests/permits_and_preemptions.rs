@@ -124,11 +124,14 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
     assert_eq!((release.crash.as_str(), release.not_before), ("", None));
 
-    // Another agent resumes the crawl without requesting the first page again.
+    // Another agent resumes the crawl without requesting the first page again. The site is the same,
+    // but its pages are elsewhere, where both are served.
     let whole = page_server().await;
     let _other = TestAgent::start(&scheduler);
     let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;
-    let order = CrawlOrder { token: LEASE.token + 1, checkpoint: checkpoint.state, ..crawl_order(&whole) };
+    let site = SiteTarget { origin: format!("http://{}", whole.addr), ..site(&server) };
+    let order = crawl_order(&server);
+    let order = CrawlOrder { site: Some(site), token: LEASE.token + 1, checkpoint: checkpoint.state, ..order };
     other.send(Down::Crawl(order)).await;
     let outcome = outcome(&mut other).await;
     assert_eq!((outcome.kind(), outcome.pages, outcome.refetched), (OutcomeKind::Complete, 2, 0));

@@ -81,7 +81,7 @@ impl HtmlArgs {
         };
         if batch.is_empty() {
             let asked = ListBatchesRequest { since, until, ..ListBatchesRequest::default() };
-            answers.batches = pages(&client, asked, 0).await?.batches;
+            answers.batches = pages(client, asked, 0).await?.batches;
         } else {
             let asked = ThroughputRequest { batch: batch.clone(), round: None, slices: Some(SLICES) };
             answers.batch = Some((batch.clone(), client.answer(client.reports().throughput(asked).await)?));

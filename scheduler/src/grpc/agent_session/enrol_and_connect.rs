@@ -87,8 +87,10 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let mut inbound = request.into_inner();
         let register = first_message(&mut inbound).await?;
         let scheduler = &self.scheduler;
-        let held = register.held.clone();
+        let mut held = register.held.clone();
         let (opened, histories) = open(scheduler, (&holder, credential), peer, register).await?;
+        // A lost lease may have the numbers of a lease that the agent keeps.
+        held.retain(|held| histories.contain(LeaseToken::new(held.token), held.history));
         let contact_url = contact_url(scheduler).await?;
         let (outbound, responses) = OutboundQueue::new();
         let others = scheduler.wakes.others();
@@ -203,7 +205,7 @@ fn terms(lease: &LeaseConfig) -> SessionTerms {
     SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }
 }
 
-/// `held` contains the leases that the agent named.
+/// `held` contains the leases that the agent named, without those of lost histories.
 pub(super) fn welcome(
     agent: AgentId,
     (opened, held): (&OpenedSession, Vec<v1::HeldLease>),

@@ -30,7 +30,7 @@ use crate::machine::secret::Secret;
 use crate::model::{AgentId, SessionId};
 use crate::store::agents::issued_tokens;
 use crate::store::schedulers::Role;
-use crate::store::{fixtures, settings};
+use crate::store::{Db, fixtures, settings};
 use crate::web::{self, Web};
 
 mod callers;
@@ -77,7 +77,10 @@ impl OperatorServer {
         // The term must outlast the test, because nothing renews the term in the background here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let port = Arc::new(Port::forgetful(config.port.clone()));
-        let scheduler = Scheduler { port, ..Scheduler::new(Db::of(pool.clone()), (*pool.connect_options()).clone().into(), config) };
+        let scheduler = Scheduler {
+            port,
+            ..Scheduler::new(Db::of(pool.clone()), (*pool.connect_options()).clone().into(), config)
+        };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -238,7 +238,12 @@ mod tests {
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
-        sqlx::query(left).bind(agent.get()).bind(minutes).execute(trial.scheduler.db.pool()).await.expect("end a session");
+        sqlx::query(left)
+            .bind(agent.get())
+            .bind(minutes)
+            .execute(trial.scheduler.db.pool())
+            .await
+            .expect("end a session");
         trial.execute("update landmarks set chosen_at = now() - interval '1 day'").await;
         trial.execute("update terms set taken_at = now() - interval '1 day'").await;
     }

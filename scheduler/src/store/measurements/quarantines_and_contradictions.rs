@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::gnp::trust::Kind;
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
@@ -98,18 +98,16 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
 /// Releases an agent at an operator's command and deletes its measurements, so that the agent is
 /// judged only by new ones. Returns `false` if the agent was not quarantined.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
-    let mut tx = conn.begin().await?;
     let released = sqlx::query!(
         "update quarantines set released_at = now() where agent_id = $1 and released_at is null",
         agent.get(),
     )
-    .affected(&mut tx)
+    .affected(conn)
     .await?;
     if released > 0 {
-        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
-        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
+        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).run(conn).await?;
+        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).run(conn).await?;
     }
-    tx.commit().await?;
     Ok(released > 0)
 }
 

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::gnp::Observation;
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
@@ -173,35 +173,33 @@ pub async fn record(
     order: OrderId,
     report: &MeasurementReport,
 ) -> Result<ReportTarget, Error> {
-    let mut tx = conn.begin().await?;
     let answered = sqlx::query!(
         "delete from measurement_orders where id = $1 and prober_id = $2
          returning site_id, agent_id, address is not null as \"had_turn!\"",
         order.get(),
         agent.get(),
     )
-    .optional(&mut tx)
+    .optional(conn)
     .await?;
     let had_turn = answered.as_ref().is_some_and(|row| row.had_turn);
     let target = answered.map(|row| (row.site_id, row.agent_id));
     let recorded = match target {
         Some((Some(site), _)) => {
-            upsert(&mut tx, site, agent, had_turn, report).await?;
+            upsert(conn, site, agent, had_turn, report).await?;
             let site = match &report.origin {
-                Some(origin) => names_and_origins::settle(&mut tx, site, origin).await?,
+                Some(origin) => names_and_origins::settle(conn, site, origin).await?,
                 None => site,
             };
             ReportTarget::Site(site)
         }
         Some((None, Some(target))) => {
             if let ReportContent::Measured { result, .. } = &report.finding {
-                upsert_beacon(&mut tx, agent, target, result).await?;
+                upsert_beacon(conn, agent, target, result).await?;
             }
             ReportTarget::Beacon(target)
         }
         Some((None, None)) | None => ReportTarget::Unknown,
     };
-    tx.commit().await?;
     Ok(recorded)
 }
 

@@ -94,12 +94,11 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
         return Ok(site);
     };
-    let mut tx = conn.begin().await?;
     // The lock is taken by a separate statement, so that the next statement sees the changes
     // committed by the lock's previous holder.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(conn).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
-        .optional(&mut tx)
+        .optional(conn)
         .await?;
     let stands = match known {
         None => site,
@@ -110,9 +109,8 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
             site
         }
-        Some(_) => settle_new(&mut tx, site, origin.as_str()).await?,
+        Some(_) => settle_new(conn, site, origin.as_str()).await?,
     };
-    tx.commit().await?;
     Ok(stands)
 }
 
@@ -268,9 +266,7 @@ pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)
     // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site,
     // and the second move must see the first. This is fast enough, because there are few aliases.
     for (alias, keeper) in aliases {
-        let mut tx = conn.begin().await?;
-        move_tasks(&mut tx, *alias, *keeper).await?;
-        tx.commit().await?;
+        move_tasks(conn, *alias, *keeper).await?;
     }
     Ok(())
 }

@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::holds::{self, Cause, HoldFilter};
 use crate::store::Error;
+use crate::store::Tx;
 use crate::store::measurements::orders::{self, AvailableProber, DueSite};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
@@ -238,14 +239,9 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>
 
 /// Orders measurements of these sites by these confirmers. A site that cannot be measured now gets
 /// no order. Returns the confirmers that got orders.
-pub async fn ask(
-    conn: &mut PgConnection,
-    orders: &[(SiteId, AgentId)],
-    lifetime: Duration,
-) -> Result<Vec<AgentId>, Error> {
+pub async fn ask(conn: &mut Tx<'_>, orders: &[(SiteId, AgentId)], lifetime: Duration) -> Result<Vec<AgentId>, Error> {
     let (sites, agents): (Vec<i64>, Vec<i64>) = orders.iter().map(|(site, agent)| (site.get(), agent.get())).unzip();
-    let mut tx = conn.begin().await?;
-    orders::order_sites(&mut tx, orders, lifetime).await?;
+    orders::order_sites(conn, orders, lifetime).await?;
     let asked = sqlx::query_scalar!(
         r#"
         with ordered as (
@@ -262,9 +258,8 @@ pub async fn ask(
         &sites,
         &agents,
     )
-    .all(&mut tx)
+    .all(conn)
     .await?;
-    tx.commit().await?;
     Ok(asked)
 }
 

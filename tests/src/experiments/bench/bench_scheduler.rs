@@ -11,6 +11,7 @@ use landfall_scheduler::store;
 use landfall_scheduler::store::agents::issued_tokens;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
 use nix::unistd::Pid;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
@@ -44,7 +45,9 @@ impl BenchScheduler {
         let directory = accessible_folder("landfall-bench-")?;
         std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
         let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
-        let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;
+        let options: PgConnectOptions = postgres.url().parse().context("read the database's URL")?;
+        store::prepare(&options).await?;
+        let pool = PgPool::connect_with(options).await.context("connect to the database")?;
         let credentials = seed_agents(&pool, agents).await?;
         Ok(Self { pool, postgres, credentials, directory })
     }
