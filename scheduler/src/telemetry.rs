@@ -19,8 +19,9 @@ use crate::machine::secret::hex;
 /// The field of sqlx's log lines that contains the SQL statement.
 const STATEMENT: &str = "db.statement";
 /// The default log filter. It hides the notices of Postgres, which concern Postgres' own commands
-/// ("relation exists, skipping") and do not help the operator.
-const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
+/// ("relation exists, skipping") and do not help the operator. It also hides the pool's lines about
+/// connections that broke, because callers and the watcher of the database report what follows.
+const DEFAULT: &str = "info,sqlx::postgres::notice=warn,sqlx_core::pool::inner=off";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::port::connections::StrangerCall;
@@ -39,12 +40,14 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Answers within the client's time; afterwards drops the work.
+/// Answers within the client's time; afterwards drops the work. An answer that is ready only after
+/// that time is no answer, because the client no longer waits for it.
 pub(super) async fn in_time(deadline: Option<Duration>, answering: impl Future<Output = Response>) -> Response {
     let Some(deadline) = deadline else { return answering.await };
-    match tokio::time::timeout(deadline, answering).await {
-        Ok(answer) => answer,
-        Err(_) => Status::deadline_exceeded("the time that the client gave this call is over").into_http(),
+    let due = Instant::now() + deadline;
+    match tokio::time::timeout_at(due, answering).await {
+        Ok(answer) if Instant::now() < due => answer,
+        Ok(_) | Err(_) => Status::deadline_exceeded("the time that the client gave this call is over").into_http(),
     }
 }
 

@@ -30,8 +30,8 @@ pub enum RunKind {
     /// A run in which agents were lost. A site may have several assignments and leases, but only
     /// one outcome.
     Losses,
-    /// Like `Losses`, but the database was also restored from a backup. A restore increases tokens
-    /// by more than one.
+    /// Like `Losses`, but the database was also restored from a backup, or a standby was promoted.
+    /// Both increase tokens by more than one.
     Restore,
 }
 

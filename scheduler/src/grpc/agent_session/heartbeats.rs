@@ -148,6 +148,11 @@ impl Heartbeats {
         if renewed.contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it").into());
         }
+        // The database may have lost outcomes that the agent no longer has. When the agent registers
+        // again, the leases that it does not name go to other agents.
+        if !self.histories.are_current(renewed.floor) {
+            return Err(Status::unavailable("the database lost its newest changes: register again").into());
+        }
         Ok(())
     }
 

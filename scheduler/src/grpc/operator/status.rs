@@ -11,7 +11,6 @@ use super::batches::facts::{self, STATUS_PATIENCE};
 use super::convert::{InvalidField, count, duration, timestamp};
 use super::services::OperatorServices;
 use crate::Scheduler;
-use crate::grpc::answers::Cost;
 use crate::status::{
     Attention, BatchStatus, DatabaseStatus, DiskSpace, FleetSummary, LandmarkStatus, MapStatus, SchedulerStatus,
     Status as SystemStatus, attention,
@@ -21,8 +20,6 @@ use crate::store::reports::status;
 /// Default and maximum number of batches shown.
 const BATCHES: u32 = 20;
 const MOST_BATCHES: u32 = 1_000;
-/// Maximum age of the state that is shown if reading it takes long.
-const LONGEST_AGE: Duration = Duration::from_secs(1);
 
 impl OperatorServices {
     /// The state of the system, with at most `batches` batches, shared by all callers who accept its
@@ -35,13 +32,11 @@ impl OperatorServices {
                 Ok(status::read(&mut tx, batches).await?)
             }
         };
-        let max_age = |cost: Cost| cost.of_present().min(LONGEST_AGE).max(max_age);
         let Scheduler { answers, wakes, .. } = &self.scheduler;
-        answers.status.ask(wakes, batches, max_age, read).await
+        answers.status.ask(wakes, batches, |_| max_age, read).await
     }
 
-    /// The state of the system without estimates, at most `max_age` old, or older if reading the
-    /// state takes long.
+    /// The state of the system without estimates, at most `max_age` old.
     pub(crate) async fn read_status(&self, batches: u32, max_age: Duration) -> Result<v1::ShowStatusResponse, Status> {
         Ok(self.status_message(self.shared_status(batches, max_age).await?))
     }

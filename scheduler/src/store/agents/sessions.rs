@@ -182,6 +182,8 @@ pub struct HeartbeatReport {
 pub struct RenewedSession {
     /// The contact URL that is valid now; `None` until the operator sets one.
     pub contact_url: Option<String>,
+    /// The floor of the database's newest history.
+    pub floor: i64,
 }
 
 /// Renews an active session, and stores what its heartbeat reports. Returns `None` if the session is
@@ -202,7 +204,7 @@ pub async fn renew(
             free_slots = coalesce($6, free_slots), crawls = coalesce($7, crawls),
             outcomes_waiting = coalesce($8, outcomes_waiting)
         where id = $1 and state = 'active'
-        returning (select contact_url from settings) as contact_url
+        returning (select contact_url from settings) as contact_url, (select max(floor) from histories) as "floor!"
         "#,
         session.get(),
         Interval(lifetime),

@@ -58,6 +58,11 @@ impl Histories {
         Ok(Self(newest_first.all(conn).await?.into()))
     }
 
+    /// Whether the newest history is that with this floor.
+    pub fn are_current(&self, floor: i64) -> bool {
+        self.0.first().is_none_or(|newest| newest.floor == floor)
+    }
+
     /// The history in which a token was granted; `None` if there never was such a token.
     pub fn of(&self, token: LeaseToken) -> Option<HistoryId> {
         self.0.iter().find(|history| history.floor < token.get()).map(|history| history.id)

@@ -46,10 +46,10 @@ async fn await_readiness(scheduler: &SchedulerNode, said: &str) {
 
 /// Waits until all sites are crawled, and checks that nothing was lost, done twice or told as a
 /// fault of the scheduler.
-async fn await_a_good_end(mut cluster: Cluster) {
+async fn await_a_good_end(mut cluster: Cluster, kind: RunKind) {
     cluster.await_count("every task to end", ENDED, SITES, PATIENCE).await.unwrap();
     let record = cluster.batch_record("autumn").await.unwrap();
-    assert_eq!(violations(&cluster, &record, RunKind::Losses), Vec::<String>::new());
+    assert_eq!(violations(&cluster, &record, kind), Vec::<String>::new());
     let log = std::fs::read_to_string(cluster.logs().join("scheduler.log")).unwrap();
     let wrong: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
     assert_eq!(wrong, Vec::<&str>::new());
@@ -78,7 +78,7 @@ async fn a_read_only_database_is_told_as_that_and_work_goes_on_when_it_accepts_c
 
     cluster.apply(DatabaseAction::ReadOnly(false)).await.unwrap();
     await_readiness(&cluster.schedulers[0], "200 OK").await;
-    await_a_good_end(cluster).await;
+    await_a_good_end(cluster, RunKind::Losses).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +93,7 @@ async fn a_scheduler_follows_the_primary_of_its_url_through_a_failover() {
     assert!(shown.contains("! the database is read-only"), "{shown}");
     cluster.promote_standby().await.unwrap();
     await_readiness(&cluster.schedulers[0], "200 OK").await;
-    await_a_good_end(cluster).await;
+    await_a_good_end(cluster, RunKind::Restore).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,7 +115,7 @@ async fn connections_that_an_administrator_ends_are_made_anew() {
 
     cluster.apply(DatabaseAction::EndConnections).await.unwrap();
     await_readiness(&cluster.schedulers[0], "200 OK").await;
-    await_a_good_end(cluster).await;
+    await_a_good_end(cluster, RunKind::Losses).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
