@@ -98,6 +98,8 @@ const DEADLINE_POLL: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,
+    /// Whether the deadline passed, and no later one has begun.
+    over: bool,
     silence: SchedulerSilence,
 }
 
@@ -107,7 +109,7 @@ impl LeaseDeadline {
     }
 
     pub(super) fn begin(&mut self, at: BootTime) {
-        self.at = Some(at);
+        (self.at, self.over) = (Some(at), false);
         self.silence.leases_renewed(at);
     }
 
@@ -117,6 +119,15 @@ impl LeaseDeadline {
 
     pub(super) const fn clear(&mut self) {
         self.at = None;
+    }
+
+    /// Ends the wait for a deadline that passed.
+    pub(super) const fn end(&mut self) {
+        (self.at, self.over) = (None, true);
+    }
+
+    pub(super) fn has_passed(&self) -> bool {
+        self.over || self.at.is_some_and(|at| at.remaining(BootTime::now()).is_zero())
     }
 
     pub(super) async fn passed(&self) {
@@ -157,6 +168,20 @@ mod tests {
         assert_eq!(given(-5, -5), (seconds(10), seconds(30)));
         assert_eq!(given(i64::MAX, i64::MAX), (LONGEST_LIFE / 2, LONGEST_LIFE));
         assert_eq!(rhythm(&Welcome::default()), (seconds(10), seconds(30)));
+    }
+
+    #[test]
+    fn a_deadline_has_passed_until_a_later_one_begins() {
+        let mut deadline = LeaseDeadline::default();
+        assert!(!deadline.has_passed());
+        deadline.begin(BootTime::now());
+        assert!(deadline.has_passed());
+        deadline.end();
+        assert!(deadline.has_passed());
+        deadline.begin(BootTime::now().after(Duration::from_secs(3600)));
+        assert!(!deadline.has_passed());
+        deadline.clear();
+        assert!(!deadline.has_passed());
     }
 
     #[test]

@@ -249,6 +249,13 @@ impl Work {
         let key = self.running.remove(id)?;
         self.permits.forget(key);
         match joined {
+            // A machine that slept finds its requests and its leases timed out at once. What it says
+            // of the site then is no outcome, so another agent crawls the site.
+            Ok((_, Some(WorkEvent::Outcome(report))))
+                if report.kind() == landfall_proto::v1::OutcomeKind::Unreachable && self.deadline.has_passed() =>
+            {
+                Some(WorkEvent::Unfinished(key, None))
+            }
             Ok((_, event)) => {
                 if let Some(WorkEvent::Outcome(report)) = &event {
                     self.outbox.put(report.clone());

@@ -134,7 +134,7 @@ impl Work {
                 }
                 Some(report) = self.orders.next() => return WorkEvent::Measured(report),
                 () = self.deadline.passed() => {
-                    self.deadline.clear();
+                    self.deadline.end();
                     self.running.stop_all();
                     return WorkEvent::DeadlinePassed;
                 }
