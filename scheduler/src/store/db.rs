@@ -2,9 +2,9 @@
 //!
 //! sqlx returns a connection to its pool inside an open transaction if the caller is dropped while
 //! `BEGIN` is under way, for example because a client cancels its call. Statements of later callers
-//! then belong to that transaction, and are lost with it. Therefore connecting, `BEGIN` and `COMMIT`
-//! run in tasks of their own, which the caller's end does not stop. The pool checks each returned
-//! connection besides.
+//! then belong to that transaction, and are lost with it. Therefore `Db` connects, begins and
+//! commits in tasks of their own, which the caller's end does not stop. The pool also checks each
+//! returned connection.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -104,7 +104,7 @@ pub async fn connect(servers: &Servers) -> Result<PgConnection, Error> {
 }
 
 impl Db {
-    /// Opens a share of the connections to a database that [`prepare`] has prepared.
+    /// Opens a share of the connections to a database that [`super::prepare`] has prepared.
     pub async fn open(options: PgConnectOptions, share: Share) -> Result<Self, Error> {
         let moved = Arc::<LastMove>::default();
         let pool = PgPoolOptions::new()
@@ -136,7 +136,7 @@ impl Db {
         self.moved.note();
     }
 
-    /// The door to the connections of `pool`.
+    /// Uses the connections of `pool`.
     pub fn of(pool: PgPool) -> Self {
         let places = Semaphore::new(pool.options().get_max_connections() as usize);
         Self { pool, places: Arc::new(places), counts: Arc::default(), patience: None, moved: Arc::default() }
@@ -263,14 +263,13 @@ async fn finish<T: Send + 'static>(
     Ok(done?)
 }
 
-/// Whether a returned connection is outside of transactions and of use. Begins by waiting for the end of the
-/// connection's last statement.
+/// Whether a returned connection can be used again: no transaction is open, and its server accepts
+/// changes. Waits first for the end of the connection's last statement.
 async fn is_at_rest(conn: &mut PgConnection) -> bool {
     // In an open transaction, `now()` is the time of its `BEGIN`. A statement without parameters is
     // sent as one message, so both times are otherwise the same.
     //
-    // A connection to a server that has become read-only is of no more use: a new connection may
-    // find the primary.
+    // If the server has become read-only, a new connection may find the primary.
     const ASK: &str = "
         select now() = statement_timestamp(),
                pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean

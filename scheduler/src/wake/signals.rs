@@ -49,7 +49,7 @@ impl Signal {
         *self.came.borrow()
     }
 
-    /// Sees every later signal, whoever else waits for it.
+    /// Receives every later signal, even if other callers wait for it too.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.came.subscribe()
     }

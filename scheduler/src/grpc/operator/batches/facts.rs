@@ -48,7 +48,7 @@ pub(crate) async fn ready(scheduler: &Scheduler) -> Result<(), Status> {
     let read = || {
         let scheduler = scheduler.clone();
         async move {
-            // Whoever gets a connection has had an answer over this connection.
+            // The pool hands out a connection only after the database has answered over it.
             drop(scheduler.readiness.read("tell readiness").await?);
             Ok(())
         }
