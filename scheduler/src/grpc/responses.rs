@@ -1,5 +1,5 @@
 //! What holds for the answers of all calls: when their deadline ends them, how long the text of an
-//! error may be, and how long a stranger's call counts as open.
+//! error may be, and how long a stranger's call may stay open.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use super::port::connections::StrangerCall;
@@ -20,6 +20,10 @@ use super::port::connections::StrangerCall;
 const MAX_TEXT: usize = 4096;
 /// What follows a text that was cut off: an ellipsis, encoded.
 const CUT_OFF: &[u8] = b"%E2%80%A6";
+
+/// Maximum time for which a stranger's call may be answered. Clients that follow the health of this
+/// server without a token ask again afterwards.
+const STRANGER_ANSWER: Duration = Duration::from_secs(300);
 
 /// The time that a client gives the call; `None` without a valid deadline.
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
@@ -51,19 +55,23 @@ pub(super) async fn in_time(deadline: Option<Duration>, answering: impl Future<O
     }
 }
 
-/// Cuts off a long error text in the answer. `call` counts as open until the whole answer is sent.
+/// Cuts off a long error text in the answer. `call` counts as open until the whole answer is sent,
+/// and is ended after a time.
 pub(super) fn finished(mut answer: Response, call: Option<StrangerCall>) -> Response {
     shorten(answer.headers_mut());
-    answer.map(|body| Body::new(AnswerBody { body, _call: call }))
+    let limit = call.map(|call| (call, Box::pin(tokio::time::sleep(STRANGER_ANSWER))));
+    answer.map(|body| Body::new(AnswerBody { body, limit, is_cut_off: false }))
 }
 
 /// The body of an answer, whose trailers have no long error text.
-struct AnswerBody {
+struct AnswerBody<C> {
     body: Body,
-    _call: Option<StrangerCall>,
+    /// A stranger's call, and when its answer ends at the latest.
+    limit: Option<(C, Pin<Box<Sleep>>)>,
+    is_cut_off: bool,
 }
 
-impl hyper::body::Body for AnswerBody {
+impl<C: Unpin> hyper::body::Body for AnswerBody<C> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -71,6 +79,18 @@ impl hyper::body::Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.is_cut_off {
+            return Poll::Ready(None);
+        }
+        if let Some((_, limit)) = &mut self.limit
+            && limit.as_mut().poll(context).is_ready()
+        {
+            self.is_cut_off = true;
+            let status = Status::unavailable("calls without a token end after five minutes: call again");
+            let mut trailers = HeaderMap::new();
+            let told = status.add_header(&mut trailers).map(|()| Frame::trailers(trailers));
+            return Poll::Ready(Some(told.map_err(axum::Error::new)));
+        }
         let mut frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(trailers) = frame.as_mut().and_then(|frame| frame.as_mut().ok()).and_then(Frame::trailers_mut) {
             shorten(trailers);
@@ -79,7 +99,7 @@ impl hyper::body::Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.is_cut_off || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -116,6 +136,10 @@ fn shortened(encoded: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use hyper::body::Body as _;
+
     use super::*;
 
     #[test]
@@ -129,6 +153,18 @@ mod tests {
         for odd in ["", "1", "S", "+1S", "123456789S", "1s", "1 S", "1\u{20}"] {
             assert_eq!(of(odd), None, "{odd}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_strangers_endless_answer_ends_with_a_status() {
+        let endless = Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>());
+        let limit = Some(((), Box::pin(tokio::time::sleep(Duration::from_millis(1)))));
+        let mut answer = Body::new(AnswerBody { body: endless, limit, is_cut_off: false });
+        let mut next = async || poll_fn(|context| Pin::new(&mut answer).poll_frame(context)).await;
+        let last = next().await.unwrap().unwrap();
+        let status = Status::from_header_map(last.trailers_ref().unwrap()).unwrap();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(next().await.is_none());
     }
 
     #[test]
