@@ -20,6 +20,7 @@ use tonic::Status;
 use crate::model::BatchId;
 use crate::status::Status as SystemStatus;
 use crate::store::batches::Progress;
+use crate::store::batches::changes::Change;
 use crate::store::batches::list_and_progress::EndReason;
 use crate::throughput::Estimate;
 use crate::wake::Wakes;
@@ -201,6 +202,8 @@ type CountedEndings = ([u64; 4], Vec<EndReason>);
 pub struct SharedAnswers {
     pub(in crate::grpc) progress: Arc<Answers<BatchId, Progress>>,
     pub(in crate::grpc) endings: Arc<Answers<BatchId, CountedEndings>>,
+    /// The newest change of each batch.
+    pub(in crate::grpc) changes: Arc<Answers<BatchId, Option<Change>>>,
     /// The estimate is `None` if no site remains.
     pub(in crate::grpc) estimates: Arc<Answers<BatchId, Option<Estimate>>>,
     /// The state of the system, by the number of batches that it shows.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use super::facts;
 use crate::Scheduler;
 use crate::grpc::errors;
 use crate::grpc::operator::convert::{InvalidField, MAX_CHUNK, timestamp};
@@ -129,9 +130,7 @@ async fn begin(scheduler: &Scheduler, batch: &str, kind: ChangeKind, cancel: boo
 async fn finished_soon(scheduler: &Scheduler, batch: &Batch, begun: Change) -> Result<Change, Status> {
     let until = Instant::now() + ANSWER_WITHIN;
     loop {
-        let mut conn = scheduler.operators.read("follow a change").await?;
-        let newest = changes::of_batch(&mut conn, batch.id).await?;
-        drop(conn);
+        let newest = facts::change(scheduler, batch.id, Duration::ZERO).await?;
         let Some(change) = newest.filter(|newest| newest.number == begun.number) else {
             return Err(replaced(&batch.name, begun.kind));
         };
@@ -211,10 +210,7 @@ impl ChangeWatch {
         // The job may wait for an agent that has been told to stop meanwhile.
         self.scheduler.wakes.changes.notify_one();
         loop {
-            let look = async {
-                let mut conn = self.scheduler.operators.read("follow a change").await?;
-                Ok::<_, Status>(changes::of_batch(&mut conn, self.batch.id).await?)
-            };
+            let look = facts::change(&self.scheduler, self.batch.id, Duration::ZERO);
             match self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(errors::away()))? {
                 Some(newest) if newest.number == self.change.number => self.change = newest,
                 // The row is removed together with the batch.

@@ -11,6 +11,7 @@ use crate::Scheduler;
 use crate::grpc::errors;
 use crate::grpc::operator::convert::duration;
 use crate::model::BatchId;
+use crate::store::batches::changes::{self, Change};
 use crate::store::batches::list_and_progress::{self, EndReason};
 use crate::store::batches::{self, Progress};
 use crate::store::reports::remaining_time;
@@ -71,6 +72,22 @@ pub(in crate::grpc::operator) async fn progress(
         }
     };
     scheduler.answers.progress.ask(&scheduler.wakes, batch, |_| max_age, read).await
+}
+
+/// The batch's newest change, at most `max_age` old.
+pub(in crate::grpc::operator) async fn change(
+    scheduler: &Scheduler,
+    batch: BatchId,
+    max_age: Duration,
+) -> Result<Option<Change>, Status> {
+    let read = || {
+        let scheduler = scheduler.clone();
+        async move {
+            let mut conn = scheduler.operators.read("follow a change").await?;
+            Ok(changes::of_batch(&mut conn, batch).await?)
+        }
+    };
+    scheduler.answers.changes.ask(&scheduler.wakes, batch, |_| max_age, read).await
 }
 
 /// Why tasks of the batch failed or were cancelled. Reads all of these tasks, and rarely as long as

@@ -18,7 +18,7 @@ use crate::grpc::operator::named;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::{BatchId, PolicyRequest};
 use crate::store;
-use crate::store::batches::changes::{self, Change};
+use crate::store::batches::changes::Change;
 use crate::store::batches::list_and_progress::EndReason;
 use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, constraints_and_quotas};
 use crate::strategy::explain;
@@ -55,11 +55,10 @@ pub(in crate::grpc::operator) async fn show(
 ) -> Result<v1::ShowBatchResponse, Status> {
     let mut conn = scheduler.operators.read("show a batch").await?;
     let batch = named::batch(&mut conn, &request.batch).await?;
-    let change = changes::of_batch(&mut conn, batch.id).await?;
     let asked = constraints_of(&mut conn, batch.id).await?;
     // The shared answers need connections, so no call may hold one while it waits for them.
     drop(conn);
-    let (progress, estimate) = seen(scheduler, batch.id, Duration::ZERO, SHOW_PATIENCE).await?;
+    let (progress, estimate, change) = seen(scheduler, batch.id, Duration::ZERO, SHOW_PATIENCE).await?;
     let endings = match progress.failed + progress.cancelled {
         0 => Vec::new(),
         _ => facts::endings(scheduler, batch.id, &progress).await?,
@@ -68,19 +67,19 @@ pub(in crate::grpc::operator) async fn show(
     Ok(shown(batch, asked, progress, endings))
 }
 
-/// The progress of a batch, and its estimated remaining time if a task is open.
+/// The progress of a batch, its estimated remaining time if a task is open, and its newest change.
 async fn seen(
     scheduler: &Scheduler,
     batch: BatchId,
     max_age: Duration,
     patience: Duration,
-) -> Result<(Progress, Option<Estimate>), Status> {
+) -> Result<(Progress, Option<Estimate>, Option<Change>), Status> {
     let progress = facts::progress(scheduler, batch, max_age).await?;
     let estimate = match progress.open() {
         0 => None,
         _ => facts::estimate(scheduler, batch, patience).await,
     };
-    Ok((progress, estimate))
+    Ok((progress, estimate, facts::change(scheduler, batch, max_age).await?))
 }
 
 pub(super) async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
@@ -193,12 +192,7 @@ impl BatchWatch {
             _ = self.ticks.tick() => {}
         }
         let max_age = std::mem::replace(&mut self.max_age, WATCH_AGE);
-        let look = async {
-            let (progress, estimate) = seen(&self.scheduler, self.batch, max_age, WATCH_PATIENCE).await?;
-            let mut conn = self.scheduler.operators.read("watch a batch").await?;
-            let change = changes::of_batch(&mut conn, self.batch).await?;
-            Ok((progress, estimate, change))
-        };
+        let look = seen(&self.scheduler, self.batch, max_age, WATCH_PATIENCE);
         self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(errors::away()))
     }
 }
