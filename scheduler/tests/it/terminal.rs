@@ -364,3 +364,31 @@ async fn hostile_texts_control_neither_terminal_nor_spreadsheet(pool: PgPool) {
     })
     .await;
 }
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_interrupted_cancel_goes_on_after_its_scheduler_was_killed(pool: PgPool) {
+    const SITES: i64 = 30_000;
+    let database = pool.clone();
+    operated(pool, move |mut operated| {
+        let one = |sql: &'static str| -> i64 {
+            tokio::runtime::Handle::current().block_on(sqlx::query_scalar(sql).fetch_one(&database)).unwrap()
+        };
+        let list: String = (0..SITES).map(|number| format!("site{number}.example\n")).collect();
+        operated.submit("autumn", &list);
+        let cancel = OnTerminal::start(operated.command(&["batches", "cancel", "autumn"]), 80);
+        until("the cancel has begun", || one("select count(*) from tasks where state = 'cancelled'") > 0);
+        assert!(!cancel.interrupt().0.success(), "it was interrupted too late for this test");
+        operated.stop();
+        let open = "select count(*) from tasks where state <> 'cancelled'";
+        assert!(one(open) > 0, "the scheduler was killed too late for this test");
+
+        operated.restart();
+        until("the scheduler is back", || ask(&operated.home, &["batches", "list", "--data-dir", "one"]).code == 0);
+        let (first, again) = (operated.command(&["batches", "cancel", "autumn"]), ["batches", "cancel", "autumn"]);
+        OnTerminal::start(first, 80).end();
+        assert_eq!((one(open), one("select changed from changes")), (0, SITES), "each site is counted once");
+        operated.run(&again);
+        assert_eq!(one("select count(*) from events where what = 'cancelled'"), SITES);
+    })
+    .await;
+}

@@ -133,9 +133,11 @@ async fn cancel_locked(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Piec
         return Ok(PieceResult::default());
     }
     holds::end(conn, tasks).await?;
+    // The agent is set here because a trigger that did it would run for each task.
     let cancelled = sqlx::query!(
         r#"
-        update tasks set state = 'cancelled', reason = $2, reason_kind = 'cancelled', state_since = now()
+        update tasks
+        set state = 'cancelled', agent_id = null, reason = $2, reason_kind = 'cancelled', state_since = now()
         where id = any($1) and state::text not in ('done', 'failed', 'cancelled')
         returning id, token
         "#,

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, SiteId};
 
 use super::changes::{ChangeKind, PieceResult, ReadTask, open_tasks};
 use super::{cancel_and_retry, removal};
@@ -89,8 +89,15 @@ pub async fn piece_of(conn: &mut PgConnection, batch: BatchId) -> Result<Option<
 
 async fn piece(conn: &mut PgConnection, position: Position) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, .. } = position;
-    // Tasks are never waited for. The limit is for rows that someone locks by hand.
-    sqlx::query!("select set_config('lock_timeout', '1s', true) as timeout").one(conn).await?;
+    // Tasks are never waited for. The limit is for rows that someone locks by hand. By outdated
+    // statistics, the planner would read the whole table of tasks for each piece.
+    let settings = sqlx::query!(
+        r#"
+        select set_config('lock_timeout', '1s', true) as timeout, set_config('enable_seqscan', 'off', true) as scan,
+               set_config('jit', 'off', true) as jit
+        "#
+    );
+    settings.one(conn).await?;
     if matches!(kind, ChangeKind::Cancel | ChangeKind::Remove) {
         let begun = cancel_and_retry::cancel_begun(conn, batch, kind).await?;
         if begun.changed > 0 {
@@ -145,52 +152,49 @@ async fn store(conn: &mut PgConnection, batch: BatchId, done: &PieceResult, site
     .await
 }
 
+/// Selects tasks of the batch for a change. The last literal says which ones.
+macro_rules! select_tasks {
+    ($position:expr, $which:literal, $($parameter:expr),*) => {
+        sqlx::query_as!(
+            ReadTask,
+            r#"
+            select t.id, t.site_id as site, t.round, t.retried_at is null as "newest!",
+                   -- Only a retry needs to know whether the site is an alias.
+                   (select s.alias_of from sites s where s.id = t.site_id and $2::text = 'retry') as "alias_of: SiteId",
+                   case $2::text
+                       when 'cancel' then t.state not in ('done', 'failed', 'cancelled') or t.recrawl_at is not null
+                       when 'retry' then t.state = 'failed' and t.retried_at is null and t.state_since <= $3
+                       else true
+                   end as "meant!"
+            from tasks t
+            where t.batch_id = $1
+            "# + $which,
+            $position.batch_id.get(),
+            $position.kind.name(),
+            $position.asked_at,
+            $($parameter),*
+        )
+    };
+}
+
 /// The next tasks after the position. Reads all tasks of the batch in the order of their key, so
 /// that the cost of a piece does not depend on the number of tasks that the change concerns.
 async fn read(conn: &mut PgConnection, position: &Position) -> Result<Vec<ReadTask>, Error> {
-    let tasks = sqlx::query_scalar!(
-        "select id from tasks where batch_id = $1 and (site_id, round) > ($2, $3) order by site_id, round limit $4",
-        position.batch_id.get(),
+    let tasks = select_tasks!(
+        position,
+        "and (t.site_id, t.round) > ($4, $5) order by t.site_id, t.round limit $6",
         position.site_id,
         whole::<i32, _>(position.round.0),
-        position.kind.piece(),
+        position.kind.piece()
     );
-    let tasks = tasks.all(conn).await?;
-    describe(conn, position, &tasks).await
+    tasks.all(conn).await
 }
 
 /// The tasks of the sites that were left.
 async fn read_left(conn: &mut PgConnection, position: &Position) -> Result<Vec<ReadTask>, Error> {
-    let tasks = sqlx::query_scalar!(
-        "select id from tasks where batch_id = $1 and site_id = any($2)",
-        position.batch_id.get(),
-        &position.left_sites as _,
-    );
-    let tasks = tasks.all(conn).await?;
-    describe(conn, position, &tasks).await
-}
-
-async fn describe(conn: &mut PgConnection, position: &Position, tasks: &[TaskId]) -> Result<Vec<ReadTask>, Error> {
-    let described = sqlx::query_as!(
-        ReadTask,
-        r#"
-        select t.id, t.site_id as site, t.round, t.retried_at is null as "newest!",
-               -- Only a retry needs to know whether the site is an alias.
-               (select s.alias_of from sites s where s.id = t.site_id and $2::text = 'retry') as "alias_of: SiteId",
-               case $2::text
-                   when 'cancel' then t.state not in ('done', 'failed', 'cancelled') or t.recrawl_at is not null
-                   when 'retry' then t.state = 'failed' and t.retried_at is null and t.state_since <= $3
-                   else true
-               end as "meant!"
-        from tasks t
-        where t.id = any($1)
-        order by t.site_id, t.round
-        "#,
-        tasks as _,
-        position.kind.name(),
-        position.asked_at,
-    );
-    described.all(conn).await
+    let tasks =
+        select_tasks!(position, "and t.site_id = any($4) order by t.site_id, t.round", &position.left_sites as _);
+    tasks.all(conn).await
 }
 
 /// Changes those of the read tasks that are meant and that no other transaction has locked.
@@ -247,7 +251,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::CrawlEnding;
+    use crate::model::{CrawlEnding, TaskId};
     use crate::store::batches::Batch;
     use crate::store::batches::changes::{Change, begin, of_batch};
     use crate::store::{batches, fixtures};
