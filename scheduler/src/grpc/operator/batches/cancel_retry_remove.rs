@@ -31,7 +31,7 @@ pub(in crate::grpc::operator) enum ChangeScope {
     Sites(Vec<SiteName>),
 }
 
-/// Maximum time for which an answer waits until the change of a whole batch is finished.
+/// Maximum time from a call for a whole batch until its answer, unless the change finishes earlier.
 const ANSWER_WITHIN: Duration = Duration::from_millis(800);
 /// Interval at which an unfinished change is read again.
 const POLL: Duration = Duration::from_millis(50);
@@ -45,10 +45,7 @@ pub(in crate::grpc::operator) async fn cancel(
     let v1::CancelTasksRequest { batch, sites, all } = request;
     let names = match extent(&sites, all, "all")? {
         ChangeScope::Sites(names) => names,
-        ChangeScope::All => {
-            let (batch, change) = begin(scheduler, &batch, ChangeKind::Cancel, false).await?;
-            return Ok(finished_soon(scheduler, &batch, change).await?.into());
-        }
+        ChangeScope::All => return Ok(begin_and_wait(scheduler, &batch, ChangeKind::Cancel).await?.into()),
     };
     let (batch, names) = (&batch, &names);
     let (batch, cancelled) = scheduler
@@ -78,10 +75,7 @@ pub(in crate::grpc::operator) async fn retry(
     let v1::RetryTasksRequest { batch, sites, failed } = request;
     let names = match extent(&sites, failed, "failed")? {
         ChangeScope::Sites(names) => names,
-        ChangeScope::All => {
-            let (batch, change) = begin(scheduler, &batch, ChangeKind::Retry, false).await?;
-            return Ok(finished_soon(scheduler, &batch, change).await?.into());
-        }
+        ChangeScope::All => return Ok(begin_and_wait(scheduler, &batch, ChangeKind::Retry).await?.into()),
     };
     let (batch, names) = (&batch, &names);
     let (batch, retried) = scheduler
@@ -126,9 +120,10 @@ async fn begin(scheduler: &Scheduler, batch: &str, kind: ChangeKind, cancel: boo
     Ok((batch, change))
 }
 
-/// The change after it is finished, or after a short time.
-async fn finished_soon(scheduler: &Scheduler, batch: &Batch, begun: Change) -> Result<Change, Status> {
+/// Begins a change; returns it when it is finished, or after a short time.
+async fn begin_and_wait(scheduler: &Scheduler, batch: &str, kind: ChangeKind) -> Result<Change, Status> {
     let until = Instant::now() + ANSWER_WITHIN;
+    let (batch, begun) = begin(scheduler, batch, kind, false).await?;
     loop {
         let newest = facts::change(scheduler, batch.id, Duration::ZERO).await?;
         let Some(change) = newest.filter(|newest| newest.number == begun.number) else {
