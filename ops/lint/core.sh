@@ -52,6 +52,7 @@ door_rules=(
     'PgPool|pool: &PgPool'
     'PoolConnection|conn: PoolConnection<Postgres>'
     'tx = [a-z_.]+\.(begin|begin_with)\(|let mut tx = conn.begin().await?;'
+    'Tx::on\(|let mut tx = Tx::on(conn).await?;'
 )
 # These files have connections that no other caller gets.
 own_connections=(

@@ -1,8 +1,10 @@
 //! The store: the only module that contains SQL.
 //!
-//! Each kind of entity (agents, tasks, leases, ...) has its own file. All functions take `&mut
-//! PgConnection`, so callers decide what is in one transaction. Only Postgres' `now()` decides
-//! whether something has expired. A row with an invalid value causes a typed error, never a panic.
+//! Each kind of entity (agents, tasks, leases, ...) has its own file. All functions take the
+//! connection, so callers decide what is in one transaction. A function that needs a transaction
+//! takes a [`Tx`] or a [`Snapshot`], and one that needs locked rows takes them as [`Locked`]. Only
+//! Postgres' `now()` decides whether something has expired. A row with an invalid value causes a
+//! typed error, never a panic.
 //!
 //! # The order of locks
 //!
@@ -12,12 +14,13 @@
 //! 2. the row of settings, which also locks the landmarks;
 //! 3. the lock of enrolments, then an enrolment token;
 //! 4. agents, then their sessions;
-//! 5. the lock of a submission's key, then the batch;
+//! 5. the lock of a submission's key, then a change of a batch, then the batch;
 //! 6. the locks of origins, in the order of their text, then sites in the order of their identifiers;
 //! 7. tasks in the order of their identifiers;
 //! 8. the lock of an address, and rows that belong to one task or site: leases, holds, circuits,
-//!    confirmations. A task that waits for a confirmation is locked after it, because such a task
-//!    is held, and a transaction that asks for a confirmation locks only tasks that are not held.
+//!    confirmations, and measurement orders before measurements. A task that waits for a
+//!    confirmation is locked after it, because such a task is held, and a transaction that asks for
+//!    a confirmation locks only tasks that are not held.
 //!
 //! A transaction that needs an earlier lock than those it has does not wait for it (`skip locked`),
 //! or leaves the work to a later transaction. `Db::tx` repeats a transaction that deadlocks all the
@@ -37,6 +40,7 @@ pub mod db;
 pub(crate) mod embeddings;
 mod enums;
 pub(crate) mod leases;
+mod locked;
 pub(crate) mod measurements;
 pub(crate) mod names;
 pub(crate) mod reports;
@@ -59,7 +63,8 @@ use chrono::{DateTime, Utc};
 use crate::model::geo::Position;
 
 pub use counts::TransactionCount;
-pub use db::{Db, MayConflict, Share, Tx, connect};
+pub use db::{Db, MayConflict, Share, Snapshot, Tx, connect};
+pub use locked::Locked;
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;
 pub use schema::preparation::prepare;

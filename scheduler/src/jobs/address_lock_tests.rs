@@ -10,7 +10,7 @@ use crate::jobs::fixtures::{Agent, Trial, took};
 use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, OrderTarget};
-use crate::store::measurements::{self, MeasurementReport, ReportContent};
+use crate::store::measurements::{MeasurementReport, ReportContent};
 
 const HERE: [u8; 4] = [192, 0, 2, 1];
 const THERE: [u8; 4] = [192, 0, 2, 2];
@@ -29,7 +29,7 @@ async fn report(
     requests: u32,
 ) {
     let report = MeasurementReport { finding, origin: None, address: address.map(IpAddr::from), requests };
-    measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
+    fixtures::measure(&mut *trial.conn().await, agent.0, order, &report).await;
 }
 
 /// Answers an agent's orders as if all names resolved to `address`. The answer is `finding` if the
@@ -239,7 +239,7 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     let origin = Some("https://www.a.cn:443".to_owned());
     let report =
         MeasurementReport { finding: ReportContent::Postponed, origin, address: Some(THERE.into()), requests: 2 };
-    measurements::record(&mut *trial.conn().await, settling.0, order, &report).await.expect("record");
+    fixtures::measure(&mut *trial.conn().await, settling.0, order, &report).await;
     let held = finish(&trial, &trial.agents, |_| THERE).await;
     assert_eq!(held.iter().map(|(_, address)| *address).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
     let requests = "select sum(requests)::bigint from site_measurements";

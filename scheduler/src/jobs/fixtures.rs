@@ -11,12 +11,11 @@ use crate::Scheduler;
 use crate::config::{Config, TermConfig};
 use crate::gnp::Embedding;
 use crate::model::{AgentId, BatchId, LeaseToken, Rtt, SessionId, SiteId, TaskId, WaitCause};
-use crate::store::agents;
-use crate::store::agents::sessions::{self, Registration};
+use crate::store::agents::sessions::Registration;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::measurements::orders::{self, Order, OrderTarget};
 use crate::store::measurements::results_and_failures::MeasurementResult;
-use crate::store::measurements::{self, Measured, MeasurementReport, ReportTarget};
+use crate::store::measurements::{Measured, MeasurementReport, ReportTarget};
 use crate::store::schedulers::Role;
 use crate::store::tasks::unmet_and_wait_causes;
 use crate::store::{Db, fixtures};
@@ -125,7 +124,7 @@ impl Trial {
     pub(super) async fn session(&self, agent: AgentId) -> SessionId {
         let registration = Registration { beacon_url: Some("http://127.0.0.1:9/".into()), ..fixtures::registration() };
         let mut conn = self.conn().await;
-        sessions::open(&mut conn, agent, &registration, fixtures::TERMS).await.expect("open a session").session
+        fixtures::open_session(&mut conn, agent, &registration).await.expect("open a session").session
     }
 
     pub(super) async fn disconnect(&self, agent: AgentId) {
@@ -140,7 +139,7 @@ impl Trial {
 
     pub(super) async fn tag(&self, place: usize, tags: &[&str]) {
         let tags: Vec<String> = tags.iter().map(|&tag| tag.to_owned()).collect();
-        agents::set_tags(&mut *self.conn().await, self.agents[place].0, &tags).await.expect("tag");
+        fixtures::tag(&mut *self.conn().await, &format!("a{place}"), &tags).await;
     }
 
     /// Grants leases to the agent at this index.
@@ -156,7 +155,7 @@ impl Trial {
 
     pub(super) async fn set_landmarks(&self, agents: &[Agent]) {
         let chosen: Vec<(AgentId, String)> = agents.iter().map(|(agent, _)| (*agent, "chosen".to_owned())).collect();
-        landmarks::replace(&mut *self.conn().await, &chosen, landmarks::ChosenBy::Hand).await.expect("set landmarks");
+        fixtures::set_landmarks(&mut *self.conn().await, &chosen, landmarks::ChosenBy::Hand).await;
     }
 
     /// A submitted task of a batch whose strategy needs distances.
@@ -250,7 +249,7 @@ impl Trial {
         for order in orders {
             if let Some((result, origin)) = result(&order.target) {
                 let report = MeasurementReport { origin, ..result.into() };
-                recorded.push(measurements::record(&mut conn, agent, order.id, &report).await.expect("record"));
+                recorded.push(fixtures::measure(&mut conn, agent, order.id, &report).await);
             }
         }
         recorded

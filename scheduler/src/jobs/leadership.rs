@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
@@ -186,7 +186,7 @@ impl HeldTerms {
             if self.held(role).is_some() {
                 continue;
             }
-            let mut tx = conn.begin().await?;
+            let mut tx = Tx::on(conn).await?;
             let Some(term) = schedulers::take(&mut tx, role, scheduler, self.lifetime).await? else { continue };
             tx.commit().await?;
             self.entry.lock().unwrap_or_else(PoisonError::into_inner).held.insert(role, term.number);
@@ -205,7 +205,7 @@ impl HeldTerms {
         space: Option<DiskSpace>,
     ) -> Result<SchedulerId, store::Error> {
         *self.entry.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
-        let mut tx = conn.begin().await?;
+        let mut tx = Tx::on(conn).await?;
         if let Some(former) = former {
             schedulers::leave(&mut tx, former).await?;
             tracing::warn!("this scheduler did not renew its terms in time: other schedulers may take its roles");
@@ -221,7 +221,7 @@ impl HeldTerms {
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
         let former = std::mem::take(&mut *self.entry.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
-            let mut tx = conn.begin().await?;
+            let mut tx = Tx::on(conn).await?;
             schedulers::leave(&mut tx, scheduler).await?;
             tx.commit().await?;
         }

@@ -285,7 +285,7 @@ mod tests {
     use sqlx::PgPool;
 
     use crate::jobs::fixtures::{Trial, took};
-    use crate::store::measurements;
+    use crate::store::fixtures;
     use crate::store::measurements::orders::OrderTarget;
     use crate::store::schedulers::Role;
 
@@ -458,7 +458,7 @@ mod tests {
         let mut conn = trial.conn().await;
         let orders = orders::take_unsent(&mut conn, trial.agents[0].0, trial.agents[0].1).await.expect("take orders");
         assert!(matches!(orders[0].target, OrderTarget::Site { may_share: false, .. }), "{orders:?}");
-        measurements::record(&mut conn, trial.agents[0].0, orders[0].id, &took(90).into()).await.expect("record");
+        fixtures::measure(&mut conn, trial.agents[0].0, orders[0].id, &took(90).into()).await;
         trial.measure().await;
         assert_eq!(trial.site_orders().await, []);
         assert_ne!(task, next);

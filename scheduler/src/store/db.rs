@@ -7,7 +7,6 @@
 //! returned connection.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Row, Transaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::counts::{Counts, Timer, TransactionCount};
@@ -242,8 +241,8 @@ impl Db {
         let place = self.place().await?;
         let pool = self.pool.clone();
         // The statement contains no text from outside.
-        let inner = finish(async move { pool.begin_with(AssertSqlSafe(statement)).await }).await?;
-        Ok(Tx { inner, place, env: PhantomData })
+        let tx = finish(async move { pool.begin_with(AssertSqlSafe(statement)).await }).await?;
+        Ok(Tx(Open::Pooled(tx, place)))
     }
 
     async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
@@ -292,23 +291,49 @@ async fn is_at_rest(conn: &mut PgConnection) -> bool {
     }
 }
 
-/// An open transaction. `'env` is what its work may borrow.
+/// An open transaction, or a savepoint in one. `'env` is what its work may borrow.
 #[derive(Debug)]
-pub struct Tx<'env> {
-    inner: Transaction<'static, Postgres>,
-    place: OwnedSemaphorePermit,
-    env: PhantomData<&'env ()>,
+pub struct Tx<'env>(Open<'env>);
+
+#[derive(Debug)]
+enum Open<'env> {
+    /// On a connection of the pool.
+    Pooled(Transaction<'static, Postgres>, OwnedSemaphorePermit),
+    /// On the caller's connection, or in the caller's transaction.
+    Lent(Transaction<'env, Postgres>),
 }
 
-impl Tx<'_> {
-    pub(super) async fn commit(self) -> Result<(), Error> {
-        let Self { inner, place, .. } = self;
-        finish(async move {
-            let committed = inner.commit().await;
-            drop(place);
-            committed
-        })
-        .await
+impl<'env> Tx<'env> {
+    /// Begins a transaction on a connection that no other caller gets. If the caller is dropped, it
+    /// must drop the connection too.
+    pub async fn on(conn: &'env mut PgConnection) -> Result<Self, Error> {
+        Ok(Self(Open::Lent(conn.begin().await?)))
+    }
+
+    /// Begins a savepoint in this transaction.
+    pub(super) async fn savepoint(&mut self) -> Result<Tx<'_>, Error> {
+        Tx::on(self).await
+    }
+
+    pub async fn commit(self) -> Result<(), Error> {
+        match self.0 {
+            Open::Pooled(tx, place) => {
+                finish(async move {
+                    let committed = tx.commit().await;
+                    drop(place);
+                    committed
+                })
+                .await
+            }
+            Open::Lent(tx) => Ok(tx.commit().await?),
+        }
+    }
+
+    pub(super) async fn rollback(self) -> Result<(), Error> {
+        match self.0 {
+            Open::Pooled(tx, _) => Ok(tx.rollback().await?),
+            Open::Lent(tx) => Ok(tx.rollback().await?),
+        }
     }
 }
 
@@ -316,13 +341,18 @@ impl Deref for Tx<'_> {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.inner
+        match &self.0 {
+            Open::Pooled(tx, _) | Open::Lent(tx) => tx,
+        }
     }
 }
 
 impl DerefMut for Tx<'_> {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.inner
+        match &mut self.0 {
+            Open::Pooled(tx, _) => tx,
+            Open::Lent(tx) => tx,
+        }
     }
 }
 

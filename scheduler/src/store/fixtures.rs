@@ -1,24 +1,30 @@
 //! Rows for store tests: minimal agents, batches, tasks and leases, and helpers to change and read
 //! them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use chrono::DateTime;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgRow};
-use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction, Type};
+use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Type};
 
-use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
+use crate::model::constraints::ConstraintsRequest;
+use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, OrderId, SessionId, SiteId, TaskId};
 
 use super::assignments::{self, Pool};
 use super::leases;
-use super::{Db, Error, Share};
+use super::{Db, Error, Locked, Share, Tx, settings};
+use crate::store::agents;
+use crate::store::agents::drain_remove_and_tag::{self, DrainResult};
 use crate::store::agents::new_enrolments::{AgentRequest, Name};
-use crate::store::agents::sessions::{self, HeartbeatReport, Registration, SessionTerms};
-use crate::store::batches;
-use crate::store::batches::changes::{self, Change, ChangeKind};
-use crate::store::batches::pieces::{self, Step};
+use crate::store::agents::sessions::{self, HeartbeatReport, OpenError, OpenedSession, Registration, SessionTerms};
+use crate::store::batches::changes::{self, BeginError, Change, ChangeKind};
+use crate::store::batches::pieces::{self, Piece, Step};
+use crate::store::batches::{self, Batch, constraints_and_quotas};
+use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
+use crate::store::measurements::{self, MeasurementReport, ReportTarget};
 use crate::store::sites::addresses::PermitRequest;
 
 pub(crate) type Conn = PoolConnection<Postgres>;
@@ -40,8 +46,23 @@ pub(crate) const MAX_CRASHES: u32 = 5;
 /// The token of the first lease of every task.
 pub(crate) const TOKEN: LeaseToken = LeaseToken::new(1);
 
-pub(crate) async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
-    pool.begin().await.expect("begin")
+pub(crate) async fn begin(pool: &PgPool) -> Tx<'static> {
+    Db::of(pool.clone()).begin().await.expect("begin")
+}
+
+/// Runs `work` in a transaction, or in a savepoint of the connection's transaction, and commits.
+pub(crate) async fn tx<T>(conn: &mut PgConnection, work: impl AsyncFnOnce(&mut Tx<'_>) -> T) -> T {
+    let mut tx = Tx::on(conn).await.expect("begin");
+    let done = work(&mut tx).await;
+    tx.commit().await.expect("commit");
+    done
+}
+
+/// Locks tasks, in the given order.
+pub(crate) async fn lock(tx: &mut Tx<'_>, tasks: &[TaskId]) -> Vec<Locked<TaskId>> {
+    let found = sqlx::query_scalar::<_, TaskId>("select id from tasks where id = any($1) order by id for update");
+    let found: HashSet<TaskId> = found.bind(tasks).fetch_all(&mut **tx).await.expect("lock").into_iter().collect();
+    Locked::all(tx, tasks.iter().copied().filter(|task| found.contains(task)))
 }
 
 /// Prepares a database and opens a pool.
@@ -73,6 +94,46 @@ where
     T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
 {
     sqlx::query_as(sql).fetch_all(conn).await.expect(sql)
+}
+
+/// Requires agents with constraints for a batch, which has no task yet.
+pub(crate) async fn constrain(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) {
+    tx(conn, async |tx| {
+        let found = sqlx::query_scalar("select id from batches where id = $1 for no key update").bind(batch);
+        let batch = found.fetch_one(&mut **tx).await.expect("lock");
+        let locked = Locked::by(tx, batch);
+        constraints_and_quotas::settle(tx, locked, asked).await.expect("settle");
+    })
+    .await;
+}
+
+pub(crate) async fn tag(conn: &mut PgConnection, agent: &str, tags: &[String]) {
+    tx(conn, async |tx| {
+        let (agent, _) = agents::lock_tags(tx, agent).await.expect("look").expect("the agent");
+        agents::set_tags(tx, agent, tags).await.expect("tag");
+    })
+    .await;
+}
+
+pub(crate) async fn drain(conn: &mut PgConnection, agent: &str) -> DrainResult {
+    tx(conn, async |tx| drain_remove_and_tag::drain(tx, agent).await).await.expect("drain")
+}
+
+pub(crate) async fn set_landmarks(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) {
+    tx(conn, async |tx| {
+        let locked = settings::lock(tx).await.expect("lock");
+        landmarks::replace(tx, &locked, chosen, by).await.expect("set landmarks");
+    })
+    .await;
+}
+
+pub(crate) async fn measure(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    order: OrderId,
+    report: &MeasurementReport,
+) -> ReportTarget {
+    tx(conn, async |tx| measurements::record(tx, agent, order, report).await).await.expect("record")
 }
 
 pub(crate) async fn agent(conn: &mut PgConnection, name: &str) -> AgentId {
@@ -117,7 +178,15 @@ pub(crate) fn agent_request(name: Name) -> AgentRequest {
 }
 
 pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionId {
-    sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
+    open_session(conn, agent, &registration()).await.expect("open a session").session
+}
+
+pub(crate) async fn open_session(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    registration: &Registration,
+) -> Result<OpenedSession, OpenError> {
+    tx(conn, async |tx| sessions::open(tx, agent, registration, TERMS).await).await
 }
 
 pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, SessionId) {
@@ -155,7 +224,7 @@ pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Ou
 }
 
 pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &OutcomeReport) -> OutcomeAnswer {
-    outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
+    tx(conn, async |tx| outcomes::record_all(tx, &[(agent, report)]).await.expect("record an outcome")[0]).await
 }
 
 /// Records a complete crawl under the task's first lease.
@@ -190,14 +259,27 @@ pub(crate) async fn change(conn: &mut PgConnection, batch: BatchId, kind: Change
         .await
         .expect("the batch's name");
     let batch = batches::by_name(conn, &name).await.expect("look").expect("the batch");
-    changes::begin(conn, batch.id, &batch.name, kind, false).await.expect("begin a change");
+    begin_change(conn, &batch, kind, false).await.expect("begin a change");
     loop {
-        let piece = pieces::piece_of(conn, batch.id).await.expect("a piece").expect("it is unfinished");
+        let piece = piece(conn, batch.id).await.expect("it is unfinished");
         assert_ne!(piece.step, Step::Waits, "nothing is locked");
         if piece.step == Step::Finished {
             return changes::of_batch(conn, batch.id).await.expect("look").expect("the change");
         }
     }
+}
+
+pub(crate) async fn begin_change(
+    conn: &mut PgConnection,
+    batch: &Batch,
+    kind: ChangeKind,
+    cancel: bool,
+) -> Result<Change, BeginError> {
+    tx(conn, async |tx| changes::begin(tx, batch.id, &batch.name, kind, cancel).await).await
+}
+
+pub(crate) async fn piece(conn: &mut PgConnection, batch: BatchId) -> Option<Piece> {
+    tx(conn, async |tx| pieces::piece_of(tx, batch).await.expect("a piece")).await
 }
 
 pub(crate) async fn site(conn: &mut PgConnection, name: &str) -> SiteId {
@@ -296,24 +378,27 @@ pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> LeasedTask {
 }
 
 pub(crate) async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Vec<(TaskId, LeaseToken)> {
-    let granted = leases::grant(conn, agent, session).await.expect("grant");
+    let granted = tx(conn, async |tx| leases::grant(tx, agent, session).await.expect("grant")).await;
     granted.iter().map(|grant| (grant.task, grant.token)).collect()
 }
 
 /// Releases the task's first lease.
 pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> bool {
-    leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
+    let release = async |tx: &mut Tx<'_>| leases::release(tx, agent, task, TOKEN, None, MAX_CRASHES).await;
+    tx(conn, release).await.expect("hand a lease back")
 }
 
 /// Releases the leases of ended sessions. Returns the number of released leases.
 pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
-    leases::release_of_ended_sessions(conn, leases::ReleaseScope::All, MAX_CRASHES).await.expect("take leases back")
+    let all = leases::ReleaseScope::All;
+    tx(conn, async |tx| leases::release_of_ended_sessions(tx, all, MAX_CRASHES).await.expect("take leases back")).await
 }
 
 /// The next tasks that need an agent, among tasks whose strategies choose an agent for each task
 /// separately.
 pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
-    let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
+    let (waiting, _) =
+        tx(conn, async |tx| assignments::waiting(tx, Pool::EachByItself, 100).await).await.expect("look");
     waiting.into_iter().map(|task| task.task).collect()
 }
 
@@ -335,11 +420,7 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
 
 /// Starts the transaction `second` while the transaction `first` is open. Commits `first` when
 /// Postgres reports that `second` waits for a lock. Returns the result of `second`.
-pub(crate) async fn behind<T>(
-    pool: &PgPool,
-    first: Transaction<'static, Postgres>,
-    second: impl AsyncFnOnce(&mut PgConnection) -> T,
-) -> T {
+pub(crate) async fn behind<T>(pool: &PgPool, first: Tx<'static>, second: impl AsyncFnOnce(&mut Tx<'_>) -> T) -> T {
     behind_what_goes_on(pool, first, async |_| (), second).await
 }
 
@@ -347,9 +428,9 @@ pub(crate) async fn behind<T>(
 /// If `first` and `second` lock rows in different orders, the two transactions deadlock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
-    mut first: Transaction<'static, Postgres>,
-    goes_on: impl AsyncFnOnce(&mut PgConnection),
-    second: impl AsyncFnOnce(&mut PgConnection) -> T,
+    mut first: Tx<'static>,
+    goes_on: impl AsyncFnOnce(&mut Tx<'_>),
+    second: impl AsyncFnOnce(&mut Tx<'_>) -> T,
 ) -> T {
     let mut conn = pool.acquire().await.expect("connect");
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *conn).await.expect("its number");
@@ -358,7 +439,7 @@ pub(crate) async fn behind_what_goes_on<T>(
         goes_on(&mut first).await;
         first.commit().await.expect("commit");
     };
-    let both = async { tokio::join!(second(&mut conn), then).0 };
+    let both = async { tokio::join!(tx(&mut conn, second), then).0 };
     tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
 }
 

@@ -10,9 +10,10 @@
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres};
 
 use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, SessionId, SiteId, Strategy, TaskId};
+use crate::store::Tx;
 use crate::store::agents::drain_remove_and_tag;
 use crate::store::agents::sessions::{self, OpenError, Registration};
 use crate::store::assignments::{self, Assignment, UnassignScope, waiting_tasks};
@@ -56,7 +57,7 @@ impl Scene {
         self.pool.acquire().await.expect("connect")
     }
 
-    async fn begin(&self) -> Transaction<'static, Postgres> {
+    async fn begin(&self) -> Tx<'static> {
         fixtures::begin(&self.pool).await
     }
 
@@ -68,16 +69,16 @@ impl Scene {
         fixtures::complete(conn, self.agent, self.tasks[0]).await
     }
 
-    async fn cancel(&self, conn: &mut PgConnection) -> cancel_and_retry::CancelResult {
+    async fn cancel(&self, tx: &mut Tx<'_>) -> cancel_and_retry::CancelResult {
         let all = ["s0.cn", "s1.cn", "s2.cn"].map(|name| name.parse().expect("a name"));
-        cancel_and_retry::cancel(conn, self.batch, "b", &all[..self.tasks.len()]).await.expect("cancel")
+        cancel_and_retry::cancel(tx, self.batch, "b", &all[..self.tasks.len()]).await.expect("cancel")
     }
 
     /// Opens a new session, in which the agent reports the lease of the first task as held.
     async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::OpenedSession, OpenError> {
         let held = vec![(self.tasks[0], fixtures::TOKEN)];
         let registration = Registration { held, ..fixtures::registration() };
-        sessions::open(conn, self.agent, &registration, fixtures::TERMS).await
+        fixtures::open_session(conn, self.agent, &registration).await
     }
 
     async fn overdue(&self) {
@@ -98,11 +99,7 @@ impl Scene {
         fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
-    async fn behind<T>(
-        &self,
-        first: Transaction<'static, Postgres>,
-        second: impl AsyncFnOnce(&mut PgConnection) -> T,
-    ) -> T {
+    async fn behind<T>(&self, first: Tx<'static>, second: impl AsyncFnOnce(&mut Tx<'_>) -> T) -> T {
         fixtures::behind(&self.pool, first, second).await
     }
 }
@@ -113,7 +110,7 @@ async fn a_heartbeat_that_comes_while_its_session_expires_is_late(pool: PgPool) 
     scene.overdue().await;
     let mut reaper = scene.begin().await;
     assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
-    assert!(!scene.behind(reaper, async |conn| fixtures::renew(conn, scene.session).await).await);
+    assert!(!scene.behind(reaper, async |tx| fixtures::renew(tx, scene.session).await).await);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -150,7 +147,7 @@ async fn nothing_is_granted_to_a_session_that_expires_meanwhile(pool: PgPool) {
     scene.overdue().await;
     let mut reaper = scene.begin().await;
     assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
-    assert_eq!(scene.behind(reaper, async |conn| scene.grant(conn).await).await, 0);
+    assert_eq!(scene.behind(reaper, async |tx| scene.grant(tx).await).await, 0);
     assert_eq!(scene.task().await, "assigned");
 }
 
@@ -161,7 +158,7 @@ async fn a_lease_that_its_agent_takes_along_is_not_reaped(pool: PgPool) {
     let mut returning = scene.begin().await;
     let opened = scene.reopen(&mut returning).await.expect("open");
     assert_eq!(opened.kept, [(scene.tasks[0], fixtures::TOKEN)]);
-    assert_eq!(scene.behind(returning, fixtures::reap).await, 0);
+    assert_eq!(scene.behind(returning, async |tx| fixtures::reap(tx).await).await, 0);
     assert_eq!((scene.task().await, scene.lease().await), ("leased".into(), "active".into()));
 }
 
@@ -171,7 +168,7 @@ async fn a_lease_that_was_reaped_is_not_taken_along(pool: PgPool) {
     scene.expired().await;
     let mut reaper = scene.begin().await;
     assert_eq!(fixtures::reap(&mut reaper).await, 1);
-    let opened = scene.behind(reaper, async |conn| scene.reopen(conn).await).await.expect("open");
+    let opened = scene.behind(reaper, async |tx| scene.reopen(tx).await).await.expect("open");
     assert_eq!(opened.kept, []);
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
 }
@@ -181,7 +178,7 @@ async fn what_is_granted_while_it_is_cancelled_is_revoked(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
-    let cancelled = scene.behind(granting, async |conn| scene.cancel(conn).await).await;
+    let cancelled = scene.behind(granting, async |tx| scene.cancel(tx).await).await;
     assert_eq!((cancelled.tasks, cancelled.leases), (1, 1));
     assert_eq!((scene.task().await, scene.lease().await), ("cancelled".into(), "revoked".into()));
 }
@@ -201,8 +198,7 @@ async fn a_drain_counts_what_is_being_granted(pool: PgPool) {
     let scene = Scene::new(pool, 3).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 2);
-    let drained =
-        scene.behind(granting, async |conn| drain_remove_and_tag::drain(conn, "a").await).await.expect("drain");
+    let drained = scene.behind(granting, async |tx| drain_remove_and_tag::drain(tx, "a").await).await.expect("drain");
     assert_eq!((drained.leases, drained.withdrawn), (2, 1));
 }
 
@@ -211,7 +207,7 @@ async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let mut draining = scene.begin().await;
     assert_eq!(drain_remove_and_tag::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
-    assert_eq!(scene.behind(draining, async |conn| scene.grant(conn).await).await, 0);
+    assert_eq!(scene.behind(draining, async |tx| scene.grant(tx).await).await, 0);
     assert_eq!(scene.task().await, "located");
 }
 
@@ -223,7 +219,7 @@ async fn an_agent_that_is_being_removed_cannot_connect(pool: PgPool) {
         drain_remove_and_tag::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases,
         1
     );
-    let opened = scene.behind(removing, async |conn| scene.reopen(conn).await).await;
+    let opened = scene.behind(removing, async |tx| scene.reopen(tx).await).await;
     assert!(matches!(opened, Err(OpenError::Removed)));
     assert_eq!((scene.task().await, scene.lease().await), ("located".into(), "expired".into()));
 }
@@ -233,7 +229,7 @@ async fn two_grants_at_once_share_the_agents_slots(pool: PgPool) {
     let scene = Scene::new(pool, 3).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 2);
-    assert_eq!(scene.behind(granting, async |conn| scene.grant(conn).await).await, 0, "both slots are taken");
+    assert_eq!(scene.behind(granting, async |tx| scene.grant(tx).await).await, 0, "both slots are taken");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -246,7 +242,7 @@ async fn two_agents_granted_one_site_at_once_do_not_both_get_it(pool: PgPool) {
     let task = fixtures::assigned(&mut conn, batch, SiteId::new(site), other).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
-    let grant = async |conn: &mut PgConnection| fixtures::grant(conn, other, session).await.len();
+    let grant = async |tx: &mut Tx<'_>| fixtures::grant(tx, other, session).await.len();
     assert_eq!(scene.behind(granting, grant).await, 0);
     assert_eq!(fixtures::state(&mut conn, task).await, "assigned", "it waits its turn");
     scene.complete(&mut conn).await;
@@ -272,7 +268,7 @@ async fn an_outcome_and_a_measurement_of_one_site_do_not_deadlock(pool: PgPool) 
     const ORIGIN: &str = "https://www.a.cn:443";
     let mut conn = pool.acquire().await.expect("connect");
     let keeper = fixtures::site(&mut conn, "www.a.cn").await;
-    names_and_origins::settle(&mut conn, keeper, ORIGIN).await.expect("settle");
+    fixtures::tx(&mut conn, async |tx| names_and_origins::settle(tx, keeper, ORIGIN).await).await.expect("settle");
     // The agent hands the lease back and then reports an outcome, so the task is open meanwhile.
     let LeasedTask { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
     assert!(fixtures::hand_back(&mut conn, agent, task).await);
@@ -281,18 +277,13 @@ async fn an_outcome_and_a_measurement_of_one_site_do_not_deadlock(pool: PgPool) 
 
     let mut recording = fixtures::begin(&pool).await;
     assert!(matches!(fixtures::complete(&mut recording, agent, task).await, OutcomeAnswer::Accepted { .. }));
-    let note = async |conn: &mut PgConnection| {
+    let note = async |tx: &mut Tx<'_>| {
         let rtt = Rtt::try_new(Duration::from_millis(900)).expect("a round trip");
-        let noted = quarantines_and_contradictions::note(conn, &[CrawlRtt { agent, site, task, rtt }]).await;
+        let noted = quarantines_and_contradictions::note(tx, &[CrawlRtt { agent, site, task, rtt }]).await;
         assert_eq!(noted.expect("no deadlock"), []);
     };
     // The measurement locks the site and then waits for the task.
-    let measure = async |conn: &mut PgConnection| {
-        let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-        let settled = names_and_origins::settle(&mut tx, site, ORIGIN).await.expect("no deadlock");
-        tx.commit().await.expect("commit");
-        settled
-    };
+    let measure = async |tx: &mut Tx<'_>| names_and_origins::settle(tx, site, ORIGIN).await.expect("no deadlock");
     assert_eq!(fixtures::behind_what_goes_on(&pool, recording, note, measure).await, keeper);
     assert_eq!(fixtures::state(&mut conn, task).await, "done");
 }
@@ -304,9 +295,9 @@ async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
         .execute(&scene.pool)
         .await
         .expect("fail it");
-    let retry = async |conn: &mut PgConnection| {
+    let retry = async |tx: &mut Tx<'_>| {
         let named = ["s0.cn".parse().expect("a name")];
-        cancel_and_retry::retry(conn, scene.batch, "b", &named).await.expect("retry").tasks
+        cancel_and_retry::retry(tx, scene.batch, "b", &named).await.expect("retry").tasks
     };
     let mut retrying = scene.begin().await;
     assert_eq!(retry(&mut retrying).await, 1);
@@ -318,7 +309,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
     let scene = Scene::leased(pool).await;
     let mut opening = scene.begin().await;
     let first = scene.reopen(&mut opening).await.expect("open");
-    let second = scene.behind(opening, async |conn| scene.reopen(conn).await).await.expect("open");
+    let second = scene.behind(opening, async |tx| scene.reopen(tx).await).await.expect("open");
     assert!(second.incarnation > first.incarnation);
     assert_eq!(second.kept, first.kept, "the lease is bound to the newest");
     let active: Vec<i64> = sqlx::query_scalar("select id from sessions where state = 'active'")
@@ -339,11 +330,14 @@ async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, waiting_tasks::Queued
 
 /// Tries to move the task to this agent. Returns whether it was moved.
 async fn rebalance(conn: &mut PgConnection, waiting: &waiting_tasks::QueuedTask, agent: AgentId) -> bool {
-    let held = waiting_tasks::hold_on(conn, &[waiting]).await.expect("hold on");
-    let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-    let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), ChoiceReasons::default()));
-    assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("rebalance");
-    !held.is_empty()
+    fixtures::tx(conn, async |tx| {
+        let held = waiting_tasks::hold_on(tx, &[waiting]).await.expect("hold on");
+        let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
+        let moved = held.iter().map(|task| (*task, Assignment::new(1, choice.clone(), ChoiceReasons::default())));
+        assignments::insert(tx, &moved.collect::<Vec<_>>()).await.expect("rebalance");
+        !held.is_empty()
+    })
+    .await
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -367,7 +361,7 @@ async fn a_task_that_is_being_rebalanced_is_granted_to_the_other_alone(pool: PgP
     assert!(rebalance(&mut passing, &waiting, other).await);
     let mut conn = scene.conn().await;
     assert_eq!(scene.grant(&mut conn).await, 0, "somebody is at it, and the agent's session does not wait");
-    assert!(leases::grant(&mut conn, other, session).await.expect("grant").is_empty(), "nor does the other's");
+    assert!(fixtures::grant(&mut conn, other, session).await.is_empty(), "nor does the other's");
     passing.commit().await.expect("commit");
     assert_eq!(scene.grant(&mut conn).await, 0);
     assert_eq!(fixtures::grant(&mut conn, other, session).await.len(), 1);
@@ -439,23 +433,27 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> L
 
 /// Ends a lease. Returns whether that changed anything. The agent and the batch are called `name`.
 async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEnding) -> bool {
+    fixtures::tx(conn, async |tx| end_in(tx, lease, name, by).await).await
+}
+
+async fn end_in(tx: &mut Tx<'_>, lease: LeasedTask, name: &str, by: LeaseEnding) -> bool {
     let LeasedTask { agent, batch, task, .. } = lease;
     match by {
-        LeaseEnding::Outcome => matches!(fixtures::complete(conn, agent, task).await, OutcomeAnswer::Accepted { .. }),
-        LeaseEnding::HandBack => fixtures::hand_back(conn, agent, task).await,
-        LeaseEnding::Pause => leases::pause(conn, agent, task, fixtures::TOKEN, DAY).await.expect("pause"),
+        LeaseEnding::Outcome => matches!(fixtures::complete(tx, agent, task).await, OutcomeAnswer::Accepted { .. }),
+        LeaseEnding::HandBack => fixtures::hand_back(tx, agent, task).await,
+        LeaseEnding::Pause => leases::pause(tx, agent, task, fixtures::TOKEN, DAY).await.expect("pause"),
         LeaseEnding::AddressFull => {
-            let answer = addresses::permit(conn, &lease.permit_request(ADDRESS), 1).await.expect("permit");
+            let answer = addresses::permit(tx, &lease.permit_request(ADDRESS), 1).await.expect("permit");
             answer == PermitResult::Full { crawls: 1 }
         }
-        LeaseEnding::Preempt => preemptions::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
-        LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
+        LeaseEnding::Preempt => preemptions::release(tx, agent, task, fixtures::TOKEN).await.expect("release"),
+        LeaseEnding::Expiry => fixtures::reap(tx).await == 1,
         LeaseEnding::Removal => {
-            drain_remove_and_tag::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
+            drain_remove_and_tag::remove(tx, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
         }
         LeaseEnding::Cancel => {
             let site = format!("{name}.cn").parse().expect("a name");
-            cancel_and_retry::cancel(conn, batch, name, &[site]).await.expect("cancel").tasks == 1
+            cancel_and_retry::cancel(tx, batch, name, &[site]).await.expect("cancel").tasks == 1
         }
     }
 }
@@ -504,7 +502,8 @@ fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str
 async fn of_any_two_endings_of_a_lease_the_second_finds_it_ended_and_some_do_not_wait_for_the_first(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let occupant = fixtures::leased(&mut conn, "occupant").await.permit_request(ADDRESS);
-    assert_eq!(addresses::permit(&mut conn, &occupant, 1).await.expect("permit"), PermitResult::Granted);
+    let permit = fixtures::tx(&mut conn, async |tx| addresses::permit(tx, &occupant, 1).await).await;
+    assert_eq!(permit.expect("permit"), PermitResult::Granted);
     let pairs = ALL.iter().flat_map(|first| ALL.iter().map(move |second| (*first, *second)));
     for (number, (first, second)) in pairs.enumerate() {
         let name = format!("a{number}");
@@ -523,19 +522,13 @@ async fn of_any_two_endings_of_a_lease_the_second_finds_it_ended_and_some_do_not
             if second == LeaseEnding::Removal {
                 fixtures::reap(&mut conn).await;
                 let unavailable = UnassignScope::Unavailable(Duration::ZERO);
-                assignments::unassign(&mut conn, unavailable, 10).await.expect("withdraw");
+                let unassign = async |tx: &mut Tx<'_>| assignments::unassign(tx, unavailable, 10).await;
+                fixtures::tx(&mut conn, unassign).await.expect("withdraw");
             } else {
                 end(&mut conn, lease, &name, second).await;
             }
         } else {
-            let again = fixtures::behind(&pool, ending, async |conn| {
-                // Uses a transaction, as sessions and background tasks do.
-                let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-                let again = end(&mut tx, lease, &name, second).await;
-                tx.commit().await.expect("commit");
-                again
-            })
-            .await;
+            let again = fixtures::behind(&pool, ending, async |tx| end(tx, lease, &name, second).await).await;
             // A removal counts the leases that were active when it began.
             if matches!(first, LeaseEnding::Outcome | LeaseEnding::Cancel) && second != LeaseEnding::Removal {
                 assert!(!again, "{first:?}, then {second:?}: it counts nothing");
@@ -559,6 +552,19 @@ async fn confirmed(conn: &mut PgConnection) -> (ConfirmationRequest, SiteId) {
     (ConfirmationRequest { task, site, patience: None }, site)
 }
 
+async fn want(tx: &mut Tx<'_>, ConfirmationRequest { task, site, patience }: ConfirmationRequest) {
+    let task = fixtures::lock(tx, &[task]).await[0];
+    confirmations::want(tx, &[ConfirmationRequest { task, site, patience }], DAY).await.expect("want");
+}
+
+async fn hold_broken(conn: &mut PgConnection, task: TaskId) -> Vec<TaskId> {
+    fixtures::tx(conn, async |tx| {
+        let locked = fixtures::lock(tx, &[task]).await;
+        open_circuits::hold(tx, &locked).await.expect("hold")
+    })
+    .await
+}
+
 async fn held(conn: &mut PgConnection) -> i64 {
     let held = "select count(*) from tasks join task_holds on task_id = id where held";
     sqlx::query_scalar(held).fetch_one(conn).await.expect("count")
@@ -570,8 +576,7 @@ async fn a_confirmation_that_ends_as_it_is_wanted_holds_nothing(pool: PgPool) {
     let (wanted, _) = confirmed(&mut conn).await;
     let mut ending = fixtures::begin(&pool).await;
     assert_eq!(confirmations::end(&mut ending, DAY).await.expect("end"), 1);
-    let want = async |conn: &mut PgConnection| confirmations::want(conn, &[wanted], DAY).await.expect("want");
-    fixtures::behind(&pool, ending, want).await;
+    fixtures::behind(&pool, ending, async |tx| want(tx, wanted).await).await;
     assert_eq!(held(&mut conn).await, 0);
 }
 
@@ -580,14 +585,10 @@ async fn what_is_held_as_its_confirmation_ends_goes_on(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let (wanted, _) = confirmed(&mut conn).await;
     let mut wanting = fixtures::begin(&pool).await;
-    confirmations::want(&mut wanting, &[wanted], DAY).await.expect("want");
+    want(&mut wanting, wanted).await;
     assert_eq!(held(&mut wanting).await, 1);
-    let end = async |conn: &mut PgConnection| {
-        let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-        assert_eq!(confirmations::end(&mut tx, DAY).await.expect("end"), 1);
-        tx.commit().await.expect("commit");
-    };
-    fixtures::behind(&pool, wanting, end).await;
+    let end = async |tx: &mut Tx<'_>| confirmations::end(tx, DAY).await.expect("end");
+    assert_eq!(fixtures::behind(&pool, wanting, end).await, 1);
     assert_eq!(held(&mut conn).await, 0);
 }
 
@@ -597,13 +598,17 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     let (wanted, site) = confirmed(&mut conn).await;
     fixtures::execute(&mut conn, "update confirmations set began_at = null").await;
     let mut wanting = fixtures::begin(&pool).await;
-    confirmations::want(&mut wanting, &[wanted], DAY).await.expect("want");
-    assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").looked_at, 0, "somebody is at it");
+    want(&mut wanting, wanted).await;
+    let due = async |conn: &mut PgConnection| {
+        fixtures::tx(conn, async |tx| confirmations::due(tx, 10, 10).await.expect("look")).await
+    };
+    assert_eq!(due(&mut conn).await.looked_at, 0, "somebody is at it");
     wanting.commit().await.expect("commit");
-    assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
+    assert_eq!(due(&mut conn).await.sites, [site]);
     // A confirmation for which no task waits is deleted.
-    assert_eq!(holds::release(&mut conn, HoldFilter::Confirming(&[site]), 10).await.expect("release").len(), 1);
-    assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
+    let release = async |tx: &mut Tx<'_>| holds::release(tx, HoldFilter::Confirming(&[site]), 10).await;
+    assert_eq!(fixtures::tx(&mut conn, release).await.expect("release").len(), 1);
+    assert_eq!(due(&mut conn).await.sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;
     assert_eq!(left.expect("count"), 0);
 }
@@ -615,23 +620,15 @@ async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
     let agent = fixtures::agent(&mut conn, "a").await;
     open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut holding = fixtures::begin(&pool).await;
-    assert_eq!(open_circuits::hold(&mut holding, &[task]).await.expect("hold"), [task]);
-    let reopen = async |conn: &mut PgConnection| {
-        let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-        assert_eq!(open_circuits::reopen(&mut tx, None, SiteId::new(0)).await.expect("reopen").tasks, 1);
-        tx.commit().await.expect("commit");
-    };
-    fixtures::behind(&pool, holding, reopen).await;
+    assert_eq!(hold_broken(&mut holding, task).await, [task]);
+    let reopen = async |tx: &mut Tx<'_>| open_circuits::reopen(tx, None, SiteId::new(0)).await.expect("reopen").tasks;
+    assert_eq!(fixtures::behind(&pool, holding, reopen).await, 1);
     assert_eq!(held(&mut conn).await, 0);
 
     open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut reopening = fixtures::begin(&pool).await;
-    assert_eq!(open_circuits::reopen(&mut reopening, None, SiteId::new(0)).await.expect("reopen").tasks, 0);
-    assert_eq!(
-        open_circuits::hold(&mut conn, &[task]).await.expect("hold"),
-        [],
-        "it counts as closed, and is not waited for"
-    );
+    assert_eq!(reopen(&mut reopening).await, 0);
+    assert_eq!(hold_broken(&mut conn, task).await, [], "it counts as closed, and is not waited for");
     reopening.commit().await.expect("commit");
     assert_eq!(held(&mut conn).await, 0);
 }

@@ -10,6 +10,6 @@ mod granting;
 pub(crate) mod outcomes;
 pub(crate) mod preemptions;
 
-pub(super) use ending::{Completed, Ending, complete, end};
+pub(super) use ending::{Completed, Ending, complete, end, revoke};
 pub use ending::{LeaseState, ReleaseScope, pause, release, release_of_ended_sessions, take_overdue, take_revoked};
 pub use granting::{ActiveLease, FreeSlots, Grant, fill, grant, held, holder, last_pages, lock, rebind};

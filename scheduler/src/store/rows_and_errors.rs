@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::{Locked, Tx};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
@@ -27,6 +28,15 @@ pub(super) trait Rows<O>: Sized {
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
     /// The row; `None` if the statement returned no row.
     async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;
+
+    /// The identifiers that the statement returns, of rows that the statement locks.
+    async fn locked<C: FromIterator<Locked<O>>>(self, tx: &mut Tx<'_>) -> Result<C, Error>
+    where
+        O: Copy,
+    {
+        let rows = self.all(tx).await?;
+        Ok(Locked::all(tx, rows))
+    }
 }
 
 /// A statement that changes rows.

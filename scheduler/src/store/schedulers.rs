@@ -19,11 +19,11 @@ use sqlx::{Executor as _, PgConnection};
 
 use crate::model::{SchedulerId, TermNumber, words};
 use crate::status::{DiskSpace, SchedulerStatus};
-use crate::store::Error;
 use crate::store::agents::sessions;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::servers::Servers;
 use crate::store::types::{Interval, Unsigned, whole};
+use crate::store::{Error, Tx};
 
 /// Registers this process, with the free and total space of its disk.
 pub async fn join(
@@ -71,10 +71,10 @@ pub async fn renew(
     Ok(renewed == 1)
 }
 
-/// Deletes the row of this process, which frees its roles at once. Run in a transaction.
-pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
-    free(conn, scheduler).await?;
-    sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await
+/// Deletes the row of this process, which frees its roles at once.
+pub async fn leave(tx: &mut Tx<'_>, scheduler: SchedulerId) -> Result<(), Error> {
+    free(tx, scheduler).await?;
+    sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(tx).await
 }
 
 /// Deletes the rows that expired at least an hour ago and to which no term refers any more.
@@ -160,7 +160,7 @@ pub struct TakenTerm {
 }
 
 /// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
-/// the role. Waits for open transactions of the former leader. Run in a transaction.
+/// the role. Waits for open transactions of the former leader.
 ///
 /// A scheduler calls this function only if, as far as it knows, it does not have the role. If the
 /// database says that this scheduler already has the role, the answer to an earlier commit must
@@ -170,19 +170,19 @@ pub struct TakenTerm {
 /// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
 /// lifetime of a session.
 pub async fn take(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     role: Role,
     scheduler: SchedulerId,
     lifetime: Duration,
 ) -> Result<Option<TakenTerm>, Error> {
-    if !is_free(conn, role, scheduler).await? {
+    if !is_free(tx, role, scheduler).await? {
         return Ok(None);
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
-    locked.one(conn).await?;
+    locked.one(tx).await?;
     // The check is repeated in a new statement. If another transaction had locked the row, the
     // statement above waited for that transaction, which may have taken the role.
-    if !is_free(conn, role, scheduler).await? {
+    if !is_free(tx, role, scheduler).await? {
         return Ok(None);
     }
     let former = sqlx::query!(
@@ -192,7 +192,7 @@ pub async fn take(
         "#,
         role,
     )
-    .one(conn)
+    .one(tx)
     .await?;
     let number = sqlx::query_scalar!(
         r#"
@@ -203,10 +203,10 @@ pub async fn take(
         role,
         scheduler.get(),
     )
-    .one(conn)
+    .one(tx)
     .await?;
     let extended = match role {
-        Role::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
+        Role::Reap => sessions::extend(tx, lifetime, former.taken_at, former.served_until).await?,
         Role::Fit | Role::Plan => 0,
     };
     Ok(Some(TakenTerm { number, extended }))
@@ -232,7 +232,7 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
 /// transaction ends. Postgres aborts the transaction if it is idle for longer than `patience`
 /// between two statements, so that a suspended scheduler does not block other schedulers.
 pub async fn check(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     role: Role,
     scheduler: SchedulerId,
     number: TermNumber,
@@ -252,7 +252,7 @@ pub async fn check(
         number.get(),
         patience.as_millis().to_string(),
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     Ok(still.is_some())
 }
@@ -312,7 +312,7 @@ impl Listener {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::{PgPool, Postgres, Transaction};
+    use sqlx::PgPool;
 
     use super::*;
     use crate::model::{AgentId, SessionId};
@@ -351,17 +351,15 @@ mod tests {
             .expect("join")
     }
 
-    async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
-        fixtures::begin(pool).await
-    }
-
     /// Tries to take a role. Returns the number of the new term.
     async fn taken(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Option<i64> {
-        take(conn, role, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
+        let taken = fixtures::tx(conn, async |tx| take(tx, role, scheduler, fixtures::LIFETIME).await).await;
+        taken.expect("take").map(|taken| taken.number.get())
     }
 
     async fn is_held(conn: &mut PgConnection, role: Role, scheduler: SchedulerId, number: i64) -> bool {
-        check(conn, role, scheduler, TermNumber::new(number), LIFE).await.expect("check")
+        let number = TermNumber::new(number);
+        fixtures::tx(conn, async |tx| check(tx, role, scheduler, number, LIFE).await).await.expect("check")
     }
 
     async fn silence(pool: &PgPool, scheduler: SchedulerId) {
@@ -411,7 +409,7 @@ mod tests {
         assert_eq!(taken(&mut conn, Role::Reap, second).await, Some(2));
         assert!(is_held(&mut conn, Role::Reap, second, 2).await && !is_held(&mut conn, Role::Reap, first, 1).await);
 
-        leave(&mut conn, second).await.expect("leave");
+        fixtures::tx(&mut conn, async |tx| leave(tx, second).await).await.expect("leave");
         let third = joined(&pool).await;
         assert_eq!(taken(&mut conn, Role::Reap, third).await, Some(3), "at once");
     }
@@ -421,9 +419,9 @@ mod tests {
         let (first, second) = two(&pool).await;
         let mut conn = pool.acquire().await.expect("connect");
         // The scheduler does not know that it has term 1, and takes the role again.
-        let mut old = begin(&pool).await;
+        let mut old = fixtures::begin(&pool).await;
         assert!(is_held(&mut old, Role::Reap, first, 1).await);
-        let again = async |conn: &mut PgConnection| taken(conn, Role::Reap, first).await;
+        let again = async |tx: &mut Tx<'_>| taken(tx, Role::Reap, first).await;
         assert_eq!(fixtures::behind(&pool, old, again).await, Some(2), "behind what it may have under way");
         assert!(!is_held(&mut conn, Role::Reap, first, 1).await && is_held(&mut conn, Role::Reap, first, 2).await);
         assert_eq!(taken(&mut conn, Role::Reap, second).await, None);
@@ -432,7 +430,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_that_take_a_free_role_at_once_do_not_both_get_it(pool: PgPool) {
         let (first, second) = (joined(&pool).await, joined(&pool).await);
-        let mut taking = begin(&pool).await;
+        let mut taking = fixtures::begin(&pool).await;
         assert_eq!(taken(&mut taking, Role::Plan, first).await, Some(1));
         assert_eq!(fixtures::behind(&pool, taking, async |conn| taken(conn, Role::Plan, second).await).await, None);
     }
@@ -441,11 +439,11 @@ mod tests {
     async fn a_reaper_whose_term_ran_out_in_the_middle_commits_before_it_is_taken_over(pool: PgPool) {
         let (first, second) = two(&pool).await;
         let (agent, _) = overdue(&pool).await;
-        let mut reaping = begin(&pool).await;
+        let mut reaping = fixtures::begin(&pool).await;
         assert!(is_held(&mut reaping, Role::Reap, first, 1).await);
         silence(&pool, first).await;
         assert_eq!(sessions::expire_due(&mut reaping).await.expect("expire"), [agent]);
-        let then = async |conn: &mut PgConnection| taken(conn, Role::Reap, second).await;
+        let then = async |tx: &mut Tx<'_>| taken(tx, Role::Reap, second).await;
         assert_eq!(fixtures::behind(&pool, reaping, then).await, Some(2), "whoever takes over waits for it");
     }
 
@@ -454,14 +452,14 @@ mod tests {
         let (first, second) = two(&pool).await;
         let (_, session) = overdue(&pool).await;
         silence(&pool, first).await;
-        let mut taking = begin(&pool).await;
+        let mut taking = fixtures::begin(&pool).await;
         assert_eq!(taken(&mut taking, Role::Reap, second).await, Some(2));
         // The former leader's row is valid again, so only the number shows that its term is over.
         sqlx::query("update schedulers set expires_at = now() + interval '1 hour'")
             .execute(&pool)
             .await
             .expect("revive");
-        let check = async |conn: &mut PgConnection| is_held(conn, Role::Reap, first, 1).await;
+        let check = async |tx: &mut Tx<'_>| is_held(tx, Role::Reap, first, 1).await;
         assert!(!fixtures::behind(&pool, taking, check).await);
         assert!(
             left(&pool, session).await > 3000.0,
@@ -492,7 +490,7 @@ mod tests {
         .await;
             fixtures::execute(&mut conn, "update terms set taken_at = taken_at - interval '61 minutes'").await;
             let next = joined(&pool).await;
-            let mut taking = begin(&pool).await;
+            let mut taking = fixtures::begin(&pool).await;
             assert_eq!(taken(&mut taking, Role::Reap, next).await, Some(i64::from(number)));
             taking.commit().await.expect("commit");
             reaper = next;
@@ -514,7 +512,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         assert!(renew(&mut conn, first, LIFE, None).await.expect("renew"));
         assert!(left(&pool, session).await < 0.0, "a renewal is no new term");
-        leave(&mut conn, first).await.expect("leave");
+        fixtures::tx(&mut conn, async |tx| leave(tx, first).await).await.expect("leave");
         assert_eq!(taken(&mut conn, Role::Plan, second).await, Some(1));
         assert!(left(&pool, session).await < 0.0, "nor is another role");
         assert_eq!(taken(&mut conn, Role::Reap, second).await, Some(2));

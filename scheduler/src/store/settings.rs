@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::machine::secret::SecretHash;
 
 use super::types::{Interval, whole};
-use super::{Error, Tx};
+use super::{Error, Locked, Tx};
 use crate::store::rows_and_errors::{Rows, Statement};
 
 /// The contact URL that is sent with every request; `None` until the operator sets one.
@@ -20,14 +20,14 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
     sqlx::query!("update settings set contact_url = $1", contact_url).run(conn).await
 }
 
-/// Shows that the transaction has locked settings and landmarks.
-#[derive(Debug)]
-pub struct LockedSettings(());
+/// The row of settings. While it is locked, nobody else changes the landmarks.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings;
 
 /// Locks settings and landmarks against concurrent changes until the transaction ends.
-pub async fn lock(tx: &mut Tx<'_>) -> Result<LockedSettings, Error> {
+pub async fn lock(tx: &mut Tx<'_>) -> Result<Locked<Settings>, Error> {
     sqlx::query_scalar!("select singleton from settings for update").one(tx).await?;
-    Ok(LockedSettings(()))
+    Ok(Locked::by(tx, Settings))
 }
 
 /// The number of dimensions of the embedding, as set by the operator. `None` means min(8, landmarks
@@ -37,8 +37,9 @@ pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     Ok(stored.map(u32::from))
 }
 
-pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
-    sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
+pub async fn set_dimensions(tx: &mut Tx<'_>, dimensions: Option<u32>) -> Result<Locked<Settings>, Error> {
+    sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(tx).await?;
+    Ok(Locked::by(tx, Settings))
 }
 
 /// The operator's token that is valid now, and the token that it replaced.

@@ -17,7 +17,7 @@ use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::machine::secret::Secret;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
 use landfall_scheduler::store::batches::{self, cancel_and_retry};
-use landfall_scheduler::store::{self, Db, agents, settings};
+use landfall_scheduler::store::{self, Db, Tx, agents, settings};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -99,7 +99,10 @@ impl Running {
             valid_for: Duration::from_secs(600),
             replaces: true,
         };
-        new_enrolments::create(&mut conn, &[wanted]).await.expect("make an enrolment")[0].token.reveal().to_owned()
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
+        let made = new_enrolments::create(&mut tx, &[wanted]).await.expect("make an enrolment").remove(0);
+        tx.commit().await.expect("commit");
+        made.token.reveal().to_owned()
     }
 
     async fn enrol(&self, name: &str) -> v1::EnrolResponse {
@@ -495,7 +498,9 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("a connection");
     let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
     let site = order.site.as_ref().expect("a site").name.parse().expect("a name");
-    cancel_and_retry::cancel(&mut conn, batch.id, "b", &[site]).await.expect("cancel");
+    let mut tx = Tx::on(&mut conn).await.expect("begin");
+    cancel_and_retry::cancel(&mut tx, batch.id, "b", &[site]).await.expect("cancel");
+    tx.commit().await.expect("commit");
     let cancel = heard!(agent, Cancel);
     assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
     let ack = agent.report(&order).await;

@@ -21,9 +21,9 @@ use crate::app::data_dir::DataDir;
 use crate::app::exit::{self, Code, ended};
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::app::start_options;
-use crate::store;
 use crate::store::schema;
 use crate::store::schema::backup_and_restore::{self, RestoreResult};
+use crate::store::{self, Tx};
 
 #[derive(Debug, Clone)]
 pub struct Restore {
@@ -252,7 +252,7 @@ impl RestoreInput {
         schema::migrate(&mut conn).await.context("bring the schema up to date")?;
         backup_and_restore::analyze(&mut conn).await?;
         work.secrets.write(&work.data_dir)?;
-        let mut tx = conn.begin().await.context("begin")?;
+        let mut tx = Tx::on(&mut conn).await.context("begin")?;
         let restored = backup_and_restore::rewind(&mut tx, work.manifest.made_at, &work.manifest.landfall).await?;
         tx.commit().await.context("commit")?;
         conn.close().await.context("disconnect from the database")?;

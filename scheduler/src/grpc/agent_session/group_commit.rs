@@ -21,7 +21,7 @@ use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::quarantines_and_contradictions::{self, CrawlRtt};
 use crate::store::sites::names_and_origins;
-use crate::store::{self, Db};
+use crate::store::{self, Db, Locked, Tx};
 
 /// Maximum number of rows in one transaction. The maximum is high enough to share the cost of the
 /// commit, and low enough for a transaction that takes only tens of milliseconds. A larger request
@@ -43,10 +43,8 @@ pub(super) trait Request: Sized + Send + Sync {
 
     /// Runs the requests and returns their answers in the same order. If this fails, each request
     /// is run in its own transaction.
-    fn run(
-        conn: &mut PgConnection,
-        requests: &[&Self],
-    ) -> impl Future<Output = Result<Vec<Self::Answer>, store::Error>> + Send;
+    fn run(tx: &mut Tx<'_>, requests: &[&Self])
+    -> impl Future<Output = Result<Vec<Self::Answer>, store::Error>> + Send;
 }
 
 /// The queue of requests of one kind. Each session has at most one request in the queue, and waits
@@ -258,10 +256,10 @@ impl Request for OutcomeBatch {
         self.reports.len() + hosts / HOSTS_PER_ROW
     }
 
-    async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<RecordedOutcome>, store::Error> {
+    async fn run(tx: &mut Tx<'_>, requests: &[&Self]) -> Result<Vec<RecordedOutcome>, store::Error> {
         // Sessions are locked before tasks, as in every transaction that locks both.
         let asking: Vec<FreeSlots> = requests.iter().filter_map(|asked| asked.free).collect();
-        let locked = leases::lock(conn, &asking).await?;
+        let locked = leases::lock(tx, &asking).await?;
         let reported: Vec<(AgentId, &OutcomeReport, Option<&str>)> = requests
             .iter()
             .flat_map(|asked| {
@@ -269,7 +267,7 @@ impl Request for OutcomeBatch {
             })
             .collect();
         let reports: Vec<_> = reported.iter().map(|&(agent, report, _)| (agent, report)).collect();
-        let answers = outcomes::record_all(conn, &reports).await?;
+        let answers = outcomes::record_all(tx, &reports).await?;
         let (mut found, mut crawls) = (Vec::new(), Vec::new());
         for (&(agent, report, origin), answer) in reported.iter().zip(&answers) {
             if let OutcomeAnswer::Accepted { site, .. } = *answer {
@@ -278,8 +276,8 @@ impl Request for OutcomeBatch {
             }
         }
         let unsettled =
-            if found.is_empty() { HashSet::new() } else { names_and_origins::unsettled(conn, &found).await? };
-        note(conn, crawls).await?;
+            if found.is_empty() { HashSet::new() } else { names_and_origins::unsettled(tx, &found).await? };
+        note(tx, crawls).await?;
         let mut answers = answers.into_iter();
         let mut recorded: Vec<RecordedOutcome> = requests
             .iter()
@@ -295,15 +293,18 @@ impl Request for OutcomeBatch {
                 RecordedOutcome { origins: origins.collect(), answers, grants: Vec::new(), slots: 0 }
             })
             .collect();
-        let free = requests.iter().map(|asked| asked.free.filter(|free| locked.contains_key(&free.agent)));
-        fill(conn, free.zip(&mut recorded)).await?;
+        let free = requests.iter().map(|asked| {
+            let FreeSlots { agent, session, slots } = asked.free?;
+            Some(FreeSlots { agent: *locked.get_key_value(&agent)?.0, session, slots })
+        });
+        fill(tx, free.zip(&mut recorded)).await?;
         Ok(recorded)
     }
 }
 
 async fn fill(
-    conn: &mut PgConnection,
-    recorded: impl Iterator<Item = (Option<FreeSlots>, &mut RecordedOutcome)>,
+    tx: &mut Tx<'_>,
+    recorded: impl Iterator<Item = (Option<FreeSlots<Locked<AgentId>>>, &mut RecordedOutcome)>,
 ) -> Result<(), store::Error> {
     let (mut filled, mut asking) = (Vec::new(), Vec::new());
     for (free, recorded) in recorded {
@@ -314,7 +315,7 @@ async fn fill(
             filled.push(recorded);
         }
     }
-    for (recorded, grants) in filled.into_iter().zip(leases::fill(conn, &asking).await?) {
+    for (recorded, grants) in filled.into_iter().zip(leases::fill(tx, &asking).await?) {
         recorded.grants = grants;
     }
     Ok(())
@@ -350,11 +351,11 @@ mod tests {
             usize::try_from(self.0).unwrap_or(0)
         }
 
-        async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<i64>, store::Error> {
+        async fn run(tx: &mut Tx<'_>, requests: &[&Self]) -> Result<Vec<i64>, store::Error> {
             let mut answers = Vec::new();
             for divide in requests {
                 let by = sqlx::query_scalar("select pg_current_xact_id()::text::bigint + 0 / $1").bind(divide.0);
-                answers.push(by.fetch_one(&mut *conn).await?);
+                answers.push(by.fetch_one(&mut **tx).await?);
             }
             Ok(answers)
         }

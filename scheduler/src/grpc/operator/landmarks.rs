@@ -21,6 +21,7 @@ use crate::gnp::{
     Nominee,
 };
 use crate::model::AgentId;
+use crate::store::Tx;
 use crate::store::agents::{self, Agent};
 use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ChosenBy, Landmark};
@@ -152,8 +153,8 @@ fn too_few_beacons(asked: u32, there: usize) -> String {
 }
 
 /// Sets the landmarks by name; an empty list removes all landmarks.
-async fn set_named(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
-    let agents = agents::list(conn).await?;
+async fn set_named(tx: &mut Tx<'_>, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
+    let agents = agents::list(tx).await?;
     let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
     let mut seen = HashSet::new();
     for name in names {
@@ -165,7 +166,8 @@ async fn set_named(conn: &mut PgConnection, names: &[String], dimensions: Option
         chosen.push((agent.id, "set by the operator".to_owned()));
     }
     check_dimensions(dimensions, chosen.len())?;
-    replace(conn, &chosen, dimensions, ChosenBy::Hand).await
+    let locked = settings::set_dimensions(tx, dimensions).await?;
+    Ok(landmarks::replace(tx, &locked, &chosen, ChosenBy::Hand).await?)
 }
 
 /// The agents from which an election chooses, and what it needs to know about them.
@@ -229,20 +231,16 @@ fn may_be_landmark(agent: &&Agent) -> bool {
 }
 
 /// Stores elected landmarks, unless one of them can no longer be a landmark.
-async fn take_over(
-    conn: &mut PgConnection,
-    chosen: &[(AgentId, String)],
-    dimensions: Option<u32>,
-) -> Result<(), ChoiceError> {
+async fn take_over(tx: &mut Tx<'_>, chosen: &[(AgentId, String)], dimensions: Option<u32>) -> Result<(), ChoiceError> {
     // Locks the settings, so that the agents are those of a moment at which nobody else changes the
     // landmarks.
-    settings::set_dimensions(conn, dimensions).await?;
-    let agents = agents::list(conn).await?;
+    let locked = settings::set_dimensions(tx, dimensions).await?;
+    let agents = agents::list(tx).await?;
     let there: HashSet<AgentId> = agents.iter().filter(may_be_landmark).map(|agent| agent.id).collect();
     if !chosen.iter().all(|(agent, _)| there.contains(agent)) {
         return Err(ChoiceError::Left);
     }
-    replace(conn, chosen, dimensions, ChosenBy::Election).await
+    Ok(landmarks::replace(tx, &locked, chosen, ChosenBy::Election).await?)
 }
 
 /// The quality of the elected landmarks.
@@ -262,18 +260,6 @@ fn check_dimensions(dimensions: Option<u32>, landmarks: usize) -> Result<(), Cho
         }
         _ => Ok(()),
     }
-}
-
-async fn replace(
-    conn: &mut PgConnection,
-    chosen: &[(AgentId, String)],
-    dimensions: Option<u32>,
-    by: ChosenBy,
-) -> Result<(), ChoiceError> {
-    // Setting the dimensions first locks the single row of settings, so that concurrent changes
-    // wait for each other.
-    settings::set_dimensions(conn, dimensions).await?;
-    Ok(landmarks::replace(conn, chosen, by).await?)
 }
 
 /// The landmarks, with their states, the dimensions and the embedding that uses them.

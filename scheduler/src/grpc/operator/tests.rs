@@ -386,10 +386,11 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
     let made = desk.fleet().create_enrolment(request.clone()).await.expect("made").into_inner();
     assert_eq!((made.name.as_str(), made.ca_fingerprint.as_str()), ("harbin-cernet", "ab"));
     assert_eq!(made.contact_url, "https://example.org/bot");
-    let mut conn = desk.pool.acquire().await.expect("a connection");
-    let redeemed = issued_tokens::redeem(&mut conn, &made.token, 5).await.expect("redeemed");
+    let mut tx = fixtures::begin(&desk.pool).await;
+    let redeemed = issued_tokens::redeem(&mut tx, &made.token, 5).await.expect("redeemed");
     assert_eq!((redeemed.name.as_str(), redeemed.country.as_str()), ("harbin-cernet", "CN"));
-    let again = issued_tokens::redeem(&mut conn, &made.token, 5).await.expect_err("used");
+    let again = issued_tokens::redeem(&mut tx, &made.token, 5).await.expect_err("used");
+    tx.commit().await.expect("commit");
     assert_eq!(Status::from(again).code(), Code::FailedPrecondition);
     let listed = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
     assert_eq!(listed.agents.len(), 1);
@@ -752,7 +753,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let batch = fixtures::batch(&mut conn, "autumn", "random").await;
     let site = fixtures::site(&mut conn, "a.cn").await;
     fixtures::assigned(&mut conn, batch, site, agent).await;
-    crate::store::leases::grant(&mut conn, agent, session).await.expect("a grant");
+    fixtures::grant(&mut conn, agent, session).await;
     let mut fleet = desk.fleet();
     let name = || "agent0".to_owned();
     let shown = async || {

@@ -189,14 +189,14 @@ async fn store_moves(tx: &mut Tx<'_>, input: &BalanceInput, moves: &[TaskMove]) 
         let admitted = candidates.iter().filter(|one| admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
-        let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
+        let (Some(taker), Some(task)) = (taker, held.get(&waiting.task)) else { continue };
         let candidates_now = rebalance::relisted(&waiting.former, taker, candidates);
         let exclusions = admission.exclusions(tx, waiting.batch).await?;
         let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
         let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &known), ..ChoiceReasons::default() };
-        let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
-        made.push(Assignment { available, exclusions, ..assignment });
+        let assignment = Assignment::new(waiting.seed, choice, why);
+        made.push((*task, Assignment { available, exclusions, ..assignment }));
         admission.gave(waiting.batch, waiting.former.agent);
         admission.took(waiting.batch, one.to);
         to.insert(one.to);
@@ -241,7 +241,6 @@ mod tests {
     use crate::config::Config;
     use crate::jobs::fixtures::Trial;
     use crate::model::{FormerAgent, Parting, TaskId};
-    use crate::store::agents::drain_remove_and_tag;
     use crate::store::fixtures;
     use crate::store::schedulers::Role;
 
@@ -391,7 +390,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.grant(0).await.len(), 2);
         assert_eq!(loads(&trial).await, [2, 2, 2]);
-        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        fixtures::drain(&mut *trial.conn().await, "a0").await;
         for (task,) in trial.rows::<(i64,)>("select task_id from leases").await {
             trial.hand_back(0, TaskId::new(task)).await;
         }

@@ -20,12 +20,12 @@ use crate::jobs::assign::plan_windows::Planner;
 use crate::jobs::leadership::Leader;
 use crate::jobs::predictor::Predictor;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, SiteId, Stage, Strategy, TaskId, seed};
-use crate::store::Tx;
 use crate::store::assignments::agents_and_loads::{self, AvailableAgent};
 use crate::store::assignments::{self, Assignment, Pool, WaitingTask, past_crawls_and_site_facts};
 use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
 use crate::store::tasks::unmet_and_wait_causes;
+use crate::store::{Locked, Tx};
 use crate::strategy::candidate_and_site::SiteFacts;
 use crate::strategy::{self, Candidate, Choice, distance_strategies};
 
@@ -147,7 +147,7 @@ impl ChoiceInput {
     /// Reads a limited number of located tasks, and holds those for which no agent is chosen now.
     /// `None` if no task or no agent is there.
     async fn read(tx: &mut Tx<'_>, config: &Config, predictor: &Predictor, limit: i64) -> anyhow::Result<Option<Self>> {
-        let waiting = assignments::waiting(tx, Pool::EachByItself, limit).await?;
+        let (waiting, locked) = assignments::waiting(tx, Pool::EachByItself, limit).await?;
         if waiting.is_empty() {
             return Ok(None);
         }
@@ -156,9 +156,10 @@ impl ChoiceInput {
             return Ok(None);
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == limit);
-        let waiting = hold_broken(tx, waiting).await?;
-        let Unconfirmed { waiting, confirmation_states, wanted } = hold_unconfirmed(tx, config, waiting).await?;
-        let waiting = hold_ahead(tx, waiting, config.politeness.crawls_at_address).await?;
+        let waiting = hold_broken(tx, waiting, &locked).await?;
+        let Unconfirmed { waiting, confirmation_states, wanted } =
+            hold_unconfirmed(tx, config, waiting, &locked).await?;
+        let waiting = hold_ahead(tx, waiting, &locked, config.politeness.crawls_at_address).await?;
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
         let distances = DistanceInput::read(tx, predictor, &sites, &agents).await?;
@@ -201,8 +202,8 @@ impl ChoiceInput {
             admission.took(task.batch, choice.agent);
             now_has_one_more(&mut agents, choice.agent);
             let available = candidates.len();
-            let assignment = Assignment { available, ..Assignment::new(task.task, seed, choice, why) };
-            choices.made.push((task.batch, assignment));
+            let assignment = Assignment { available, ..Assignment::new(seed, choice, why) };
+            choices.made.push((task.batch, task.task, assignment));
         }
         choices
     }
@@ -211,7 +212,7 @@ impl ChoiceInput {
 /// The decisions about some tasks.
 #[derive(Debug, Default)]
 struct Choices {
-    made: Vec<(BatchId, Assignment)>,
+    made: Vec<(BatchId, TaskId, Assignment)>,
     /// Sites to confirm while their tasks wait.
     unsure: Vec<ConfirmationRequest>,
     /// Tasks that no agent may crawl.
@@ -227,24 +228,27 @@ impl Choices {
         mut admission: Admission,
         max_age: Duration,
     ) -> anyhow::Result<BTreeSet<AgentId>> {
-        let made = self.made.iter().map(|(_, made)| made.task);
+        let made = self.made.iter().map(|(_, task, _)| *task);
         let others = self.unsure.iter().map(|unsure| unsure.task).chain(self.unmet.iter().map(|(_, task)| *task));
         let tasks: Vec<TaskId> = made.chain(others).collect();
         let waiting = assignments::still_waiting(tx, &tasks).await?;
         let (mut made, mut chosen) = (Vec::new(), BTreeSet::new());
-        for (batch, assignment) in self.made.iter().filter(|(_, made)| waiting.contains(&made.task)) {
+        for (batch, task, assignment) in &self.made {
+            let Some(task) = waiting.get(task) else { continue };
             let exclusions = admission.exclusions(tx, *batch).await?;
             admission.took(*batch, assignment.agent);
             chosen.insert(assignment.agent);
-            made.push(Assignment { exclusions, ..assignment.clone() });
+            made.push((*task, Assignment { exclusions, ..assignment.clone() }));
         }
         assignments::insert(tx, &made).await?;
-        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
-        for (batch, task) in self.unmet.iter().filter(|(_, task)| waiting.contains(task)) {
-            unmet.entry(*batch).or_default().push(*task);
+        let mut unmet: BTreeMap<BatchId, Vec<Locked<TaskId>>> = BTreeMap::new();
+        for (batch, task) in &self.unmet {
+            if let Some(task) = waiting.get(task) {
+                unmet.entry(*batch).or_default().push(*task);
+            }
         }
         admission.set_aside(tx, &unmet).await?;
-        let unsure: Vec<_> = self.unsure.iter().filter(|unsure| waiting.contains(&unsure.task)).copied().collect();
+        let unsure: Vec<_> = self.unsure.iter().filter_map(|unsure| unsure.locked(&waiting)).collect();
         confirmations::want(tx, &unsure, max_age).await?;
         Ok(chosen)
     }

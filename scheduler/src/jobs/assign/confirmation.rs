@@ -12,7 +12,7 @@
 //! also helps to locate the site. Implausible claims are rejected (see `gnp::trust::believed`). An
 //! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ use crate::jobs::assign::exclusions_and_holds::{Admission, without};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::{order_lifetime, spread};
 use crate::jobs::refined_map::CurrentMap;
-use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy};
-use crate::store::Tx;
+use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::{WaitingTask, agents_and_loads};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::measurements::{orders, quarantines_and_contradictions};
 use crate::store::tasks::confirmations::{self, ConfirmationAttempt, ConfirmationRequest, ConfirmationState};
+use crate::store::{Locked, Tx};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
@@ -225,6 +225,7 @@ pub(super) async fn hold_unconfirmed(
     tx: &mut Tx<'_>,
     config: &Config,
     waiting: Vec<WaitingTask>,
+    locked: &HashSet<Locked<TaskId>>,
 ) -> anyhow::Result<Unconfirmed> {
     let max_age = config.measure.site_max_age;
     let always = |task: &WaitingTask| task.strategy == Strategy::GnpConfirmed;
@@ -243,11 +244,12 @@ pub(super) async fn hold_unconfirmed(
         Some(ConfirmationState::Open { .. }) | None => None,
     };
     let wanted = waiting.iter().filter_map(|task| {
-        patience(task).map(|patience| ConfirmationRequest { task: task.task, site: task.site, patience })
+        let (patience, locked) = (patience(task)?, *locked.get(&task.task)?);
+        Some(ConfirmationRequest { task: locked, site: task.site, patience })
     });
-    let wanted: Vec<ConfirmationRequest> = wanted.collect();
+    let wanted: Vec<_> = wanted.collect();
     confirmations::want(tx, &wanted, max_age).await?;
-    let held = wanted.iter().map(|one| one.task).collect();
+    let held = wanted.iter().map(|one| *one.task).collect();
     Ok(Unconfirmed { waiting: without(waiting, &held), confirmation_states, wanted: !wanted.is_empty() })
 }
 
@@ -257,7 +259,7 @@ mod tests {
 
     use crate::gnp::trust::Kind;
     use crate::jobs::fixtures::{Trial, took};
-    use crate::model::{TaskId, WaitCause};
+    use crate::model::WaitCause;
     use crate::store::embeddings::placements::{self, LocatedSite};
     use crate::store::fixtures;
 

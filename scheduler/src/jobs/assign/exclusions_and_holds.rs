@@ -18,12 +18,12 @@ use crate::jobs::leadership::Leader;
 use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, UnmetAction};
 use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::Tx;
 use crate::store::assignments::{self, UnassignScope, WaitingTask, agents_and_loads};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::sites::{addresses, open_circuits};
 use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::unmet_and_wait_causes;
+use crate::store::{Locked, Tx};
 use crate::strategy::explain;
 
 #[derive(Debug, Clone)]
@@ -176,12 +176,11 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so. The
-    /// caller has locked the tasks.
+    /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so.
     pub(super) async fn set_aside(
         &self,
         tx: &mut Tx<'_>,
-        tasks: &BTreeMap<BatchId, Vec<TaskId>>,
+        tasks: &BTreeMap<BatchId, Vec<Locked<TaskId>>>,
     ) -> anyhow::Result<()> {
         for (batch, tasks) in tasks {
             match self.fate(*batch) {
@@ -271,8 +270,12 @@ pub(super) async fn withdraw_unavailable(scheduler: &Leader, limit: i64) -> anyh
 }
 
 /// Holds the tasks of sites whose circuit is open. Returns the other tasks.
-pub(super) async fn hold_broken(tx: &mut Tx<'_>, waiting: Vec<WaitingTask>) -> anyhow::Result<Vec<WaitingTask>> {
-    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+pub(super) async fn hold_broken(
+    tx: &mut Tx<'_>,
+    waiting: Vec<WaitingTask>,
+    locked: &HashSet<Locked<TaskId>>,
+) -> anyhow::Result<Vec<WaitingTask>> {
+    let tasks: Vec<_> = waiting.iter().filter_map(|task| locked.get(&task.task).copied()).collect();
     let held = open_circuits::hold(tx, &tasks).await?;
     Ok(without(waiting, &held.into_iter().collect()))
 }
@@ -283,9 +286,10 @@ pub(super) async fn hold_broken(tx: &mut Tx<'_>, waiting: Vec<WaitingTask>) -> a
 pub(super) async fn hold_ahead(
     tx: &mut Tx<'_>,
     waiting: Vec<WaitingTask>,
+    locked: &HashSet<Locked<TaskId>>,
     cap: u32,
 ) -> anyhow::Result<Vec<WaitingTask>> {
-    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let tasks: Vec<_> = waiting.iter().filter_map(|task| locked.get(&task.task).copied()).collect();
     let held = addresses::hold(tx, &tasks, cap).await?;
     Ok(without(waiting, &held))
 }
@@ -339,7 +343,7 @@ mod tests {
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
         let batch = trial.batch(name, "gnp-top3").await;
         let asked = asked.checked().expect("constraints");
-        constraints_and_quotas::settle(&mut *trial.conn().await, batch, &asked).await.expect("settle");
+        fixtures::constrain(&mut *trial.conn().await, batch, &asked).await;
         batch
     }
 
@@ -429,11 +433,13 @@ mod tests {
         let batch =
             batch(&trial, "b", ConstraintsRequest { unmet: Some(UnmetAction::Fail), ..tagged(&["fast"]) }).await;
         let task = trial.located(batch, "a.cn").await;
-        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        fixtures::drain(&mut *trial.conn().await, "a0").await;
         trial.assign().await;
         let reason = "the 1 agent that meets the constraints takes no work now: see `landfall agents list`";
         assert_eq!(waits_for(&trial, task).await, reason);
-        drain_remove_and_tag::resume(&mut *trial.conn().await, "a0").await.expect("resume");
+        fixtures::tx(&mut *trial.conn().await, async |tx| drain_remove_and_tag::resume(tx, "a0").await)
+            .await
+            .expect("resume");
         trial.assign().await;
         assert_eq!(trial.at(task).await, Some(0));
         // The agent loses its tag. Now no agent has the tag, so the waiting tasks fail.
@@ -552,7 +558,7 @@ mod tests {
         }
         assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
         // If an agent leaves, the next candidate is an admitted agent.
-        drain_remove_and_tag::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        fixtures::drain(&mut *trial.conn().await, "a0").await;
         trial.assign().await;
         assert_eq!(count("a2 b").await, 0);
         assert_eq!(count("a1 b").await, 8);

@@ -11,7 +11,6 @@ use crate::jobs::assign::distances::{DistanceInput, Known};
 use crate::jobs::assign::exclusions_and_holds::Admission;
 use crate::jobs::predictor::Predictor;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, Rtt, SiteId, Strategy, TaskId, seed};
-use crate::store::Tx;
 use crate::store::assignments::agents_and_loads::AvailableAgent;
 use crate::store::assignments::agents_and_loads::{self, AgentCrawl};
 use crate::store::assignments::{self, Assignment, WaitingTask, past_crawls_and_site_facts};
@@ -19,6 +18,7 @@ use crate::store::leases::preemptions::{self, PreemptedLease};
 use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
+use crate::store::{Locked, Tx};
 use crate::strategy::candidate_and_site::LISTED;
 use crate::strategy::candidate_and_site::SiteFacts;
 use crate::strategy::crawl_duration;
@@ -288,14 +288,14 @@ impl PlanInput {
         tx: &mut Tx<'_>,
         admission: &mut Admission,
         cap: u32,
-        decided: &[&DecidedTask],
-        locked: &HashSet<TaskId>,
+        decided: &[(Locked<TaskId>, &DecidedTask)],
+        locked: &HashSet<Locked<TaskId>>,
     ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
-        let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
+        let tasks: Vec<_> = decided.iter().map(|(task, _)| *task).collect();
         let held = addresses::hold(tx, &tasks, cap).await?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
-        for DecidedTask { job, choice, takes, explores } in
-            decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
+        for (locked, DecidedTask { job, choice, takes, explores }) in
+            decided.iter().filter(|(task, _)| !held.contains(task))
         {
             let task = &self.waiting[*job];
             // An earlier decision may have used up a quota.
@@ -315,16 +315,16 @@ impl PlanInput {
             admission.took(task.batch, choice.agent);
             chosen.insert(choice.agent);
             let choice = Choice { fallback, ..choice.clone() };
-            let assignment = Assignment::new(task.task, seed::of_choice(task.task, task.choices), choice, why);
-            made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
+            let assignment = Assignment::new(seed::of_choice(task.task, task.choices), choice, why);
+            made.push((*locked, Assignment { takes: *takes, available, exclusions, ..assignment }));
         }
         assignments::insert(tx, &made).await?;
         let nobody = |task: &&WaitingTask| !self.agents.iter().any(|agent| admission.admits(task.batch, *agent));
-        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
-        let decided: HashSet<TaskId> = tasks.into_iter().collect();
+        let mut unmet: BTreeMap<BatchId, Vec<Locked<TaskId>>> = BTreeMap::new();
+        let decided: HashSet<Locked<TaskId>> = tasks.into_iter().collect();
         for task in self.waiting.iter().filter(nobody) {
-            if locked.contains(&task.task) && !decided.contains(&task.task) {
-                unmet.entry(task.batch).or_default().push(task.task);
+            if let Some(undecided) = locked.get(&task.task).filter(|task| !decided.contains(*task)) {
+                unmet.entry(task.batch).or_default().push(*undecided);
             }
         }
         admission.set_aside(tx, &unmet).await?;

@@ -22,9 +22,9 @@ use crate::jobs::assign::preempt;
 use crate::jobs::leadership::Leader;
 use crate::jobs::predictor::Predictor;
 use crate::model::{AgentId, BatchId, TaskId};
-use crate::store::Tx;
 use crate::store::assignments::{self, Pool, agents_and_loads};
-use crate::store::tasks::confirmations::{self, ConfirmationRequest};
+use crate::store::tasks::confirmations;
+use crate::store::{Locked, Tx};
 use crate::strategy::plan;
 
 /// Maximum number of windows in one pass; planning a window takes up to a second. Batches that get
@@ -150,7 +150,7 @@ impl Window {
         predictor: &Predictor,
         without: &[BatchId],
     ) -> anyhow::Result<Option<Self>> {
-        let waiting = assignments::waiting(tx, Pool::Together { without }, WINDOW).await?;
+        let (waiting, locked) = assignments::waiting(tx, Pool::Together { without }, WINDOW).await?;
         if waiting.is_empty() {
             return Ok(None);
         }
@@ -159,8 +159,9 @@ impl Window {
             return Ok(None);
         }
         let (read, batches) = (waiting.len(), waiting.iter().map(|task| task.batch).collect());
-        let waiting = hold_broken(tx, waiting).await?;
-        let Unconfirmed { waiting, confirmation_states, wanted } = hold_unconfirmed(tx, config, waiting).await?;
+        let waiting = hold_broken(tx, waiting, &locked).await?;
+        let Unconfirmed { waiting, confirmation_states, wanted } =
+            hold_unconfirmed(tx, config, waiting, &locked).await?;
         let admission = Admission::read(tx, waiting.iter().map(|task| task.batch)).await?;
         let (input, paths) = PlanInput::read(tx, predictor, (waiting, &confirmation_states), agents).await?;
         Ok(Some(Self { batches, read, wanted, admission, input, paths }))
@@ -194,10 +195,9 @@ async fn carry_out(
     let mut admission = admission.clone();
     let tasks: Vec<TaskId> = input.waiting.iter().map(|task| task.task).collect();
     let waiting = assignments::still_waiting(tx, &tasks).await?;
-    let decided: Vec<&DecidedTask> =
-        decisions.decided.iter().filter(|decided| waiting.contains(&tasks[decided.job])).collect();
-    let unsure: Vec<ConfirmationRequest> =
-        decisions.unsure.iter().filter(|unsure| waiting.contains(&unsure.task)).copied().collect();
+    let decided = decisions.decided.iter().filter_map(|decided| Some((*waiting.get(&tasks[decided.job])?, decided)));
+    let decided: Vec<(Locked<TaskId>, &DecidedTask)> = decided.collect();
+    let unsure: Vec<_> = decisions.unsure.iter().filter_map(|unsure| unsure.locked(&waiting)).collect();
     confirmations::want(tx, &unsure, config.measure.site_max_age).await?;
     let cap = config.politeness.crawls_at_address;
     let (chosen, unmet) = input.carry_out(tx, &mut admission, cap, &decided, &waiting).await?;
@@ -259,8 +259,7 @@ mod tests {
     use crate::jobs::fixtures::Trial;
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{SiteId, Strategy, WaitCause};
-    use crate::store::agents;
-    use crate::store::batches::constraints_and_quotas;
+    use crate::store::fixtures;
     use crate::store::schedulers::Role;
 
     use super::*;
@@ -336,9 +335,9 @@ mod tests {
         let trial = Trial::new(pool, 2).await;
         let (only, free) = (trial.batch("only", "earliest-finish").await, trial.batch("free", "earliest-finish").await);
         let mut conn = trial.conn().await;
-        agents::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
+        trial.tag(0, &["fast"]).await;
         let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
-        constraints_and_quotas::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
+        fixtures::constrain(&mut conn, only, &asked.checked().expect("constraints")).await;
         for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
             for located in [
                 "insert into sites (name) select n || '.cn' from generate_series($2::bigint, $3) n where $1::bigint > 0",

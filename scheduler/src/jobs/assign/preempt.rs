@@ -230,8 +230,7 @@ mod tests {
         assert!(scene.told(scene.trial.agents[0].1).await.is_empty(), "told once");
         let registration = Registration { held: vec![(scene.task, FIRST)], ..fixtures::registration() };
         let mut conn = scene.trial.conn().await;
-        let again =
-            sessions::open(&mut conn, scene.trial.agents[0].0, &registration, fixtures::TERMS).await.expect("open");
+        let again = fixtures::open_session(&mut conn, scene.trial.agents[0].0, &registration).await.expect("open");
         drop(conn);
         assert_eq!(scene.told(again.session).await.len(), 1, "what was said to a session that broke may be lost");
 

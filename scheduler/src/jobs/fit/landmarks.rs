@@ -216,6 +216,7 @@ mod tests {
     use crate::jobs::fixtures::Trial;
     use crate::model::AgentId;
     use crate::store::embeddings::landmarks;
+    use crate::store::fixtures;
 
     async fn landmarks_now(trial: &Trial) -> Vec<landmarks::Landmark> {
         landmarks::list(&mut *trial.conn().await).await.expect("list")
@@ -226,8 +227,7 @@ mod tests {
         let trial = Trial::new(pool, 12).await;
         trial.mesh(&trial.agents).await;
         let chosen = [1, 4, 7, 10].map(|place| (trial.agents[place].0, "elected".to_owned()));
-        let elected = landmarks::replace(&mut *trial.conn().await, &chosen, landmarks::ChosenBy::Election).await;
-        elected.expect("elect");
+        fixtures::set_landmarks(&mut *trial.conn().await, &chosen, landmarks::ChosenBy::Election).await;
         trial.fit().await;
         trial
     }

@@ -17,7 +17,7 @@ use crate::store::assignments::{self, UnassignScope};
 use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Unsigned;
-use crate::store::{Error, minute};
+use crate::store::{Error, Locked, Tx, minute};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
@@ -52,52 +52,50 @@ fn counted(leases: u64) -> String {
     if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
 }
 
-/// Stops grants and assignments to the agent, which still finishes its leases. Run in a
-/// transaction.
-pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, DrainError> {
-    let agent = present(conn, name).await?;
+/// Stops grants and assignments to the agent, which still finishes its leases.
+pub async fn drain(tx: &mut Tx<'_>, name: &str) -> Result<DrainResult, DrainError> {
+    let agent = present(tx, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
-        .run(conn)
+        .run(tx)
         .await?;
-    let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
-    let leases = active_leases(conn, agent.id).await?;
+    let withdrawn = assignments::unassign(tx, UnassignScope::Agent(agent.id), i64::MAX).await?;
+    let leases = active_leases(tx, *agent.id).await?;
     Ok(DrainResult { withdrawn, leases, before: agent.draining })
 }
 
 /// Ends an agent's drain. Returns `false` if the agent was not draining.
-pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
-    let agent = present(conn, name).await?;
-    sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
+pub async fn resume(tx: &mut Tx<'_>, name: &str) -> Result<bool, DrainError> {
+    let agent = present(tx, name).await?;
+    sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(tx).await?;
     Ok(agent.draining)
 }
 
-struct LockedAgent {
-    id: AgentId,
+struct FoundAgent {
+    id: Locked<AgentId>,
     draining: bool,
     removed_at: Option<DateTime<Utc>>,
 }
 
 /// Locks the agent's row against grants and new sessions until the transaction ends.
-async fn locked(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
-    let found = sqlx::query_as!(
-        LockedAgent,
+async fn locked(tx: &mut Tx<'_>, name: &str) -> Result<FoundAgent, DrainError> {
+    let found = sqlx::query!(
         r#"
         select id, draining_since is not null as "draining!", removed_at from agents where name = $1
         for no key update
         "#,
         name,
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     match found {
-        Some(agent) => Ok(agent),
-        None if issued_tokens::is_open(conn, name).await? => Err(DrainError::NotYet(name.to_owned())),
+        Some(row) => Ok(FoundAgent { id: Locked::by(tx, row.id), draining: row.draining, removed_at: row.removed_at }),
+        None if issued_tokens::is_open(tx, name).await? => Err(DrainError::NotYet(name.to_owned())),
         None => Err(DrainError::Unknown(name.to_owned())),
     }
 }
 
-async fn present(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
-    let agent = locked(conn, name).await?;
+async fn present(tx: &mut Tx<'_>, name: &str) -> Result<FoundAgent, DrainError> {
+    let agent = locked(tx, name).await?;
     match agent.removed_at {
         Some(at) => Err(DrainError::Removed { name: name.to_owned(), at }),
         None => Ok(agent),
@@ -117,42 +115,37 @@ async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, E
 /// Removes an agent: ends its session, revokes its credential and keeps its history. An agent with
 /// leases is removed only with `force`, which releases the leases. An elected landmark stays in the
 /// list of landmarks until another agent is elected in its place. A landmark set by hand is deleted
-/// from the list at once. Run in a transaction.
-pub async fn remove(
-    conn: &mut PgConnection,
-    name: &str,
-    force: bool,
-    max_crashes: u32,
-) -> Result<DrainResult, DrainError> {
-    let agent = locked(conn, name).await?;
+/// from the list at once.
+pub async fn remove(tx: &mut Tx<'_>, name: &str, force: bool, max_crashes: u32) -> Result<DrainResult, DrainError> {
+    let agent = locked(tx, name).await?;
     if agent.removed_at.is_some() {
         return Ok(DrainResult { withdrawn: 0, leases: 0, before: true });
     }
-    let leases = active_leases(conn, agent.id).await?;
+    let leases = active_leases(tx, *agent.id).await?;
     if leases > 0 && !force {
         return Err(DrainError::HoldsLeases { name: name.to_owned(), leases });
     }
-    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(conn).await?;
-    sessions::close_active(conn, agent.id, EndCause::Removed).await?;
-    leases::release_of_ended_sessions(conn, ReleaseScope::Agent(agent.id), max_crashes).await?;
-    let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
-    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
+    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(tx).await?;
+    sessions::close_active(tx, agent.id, EndCause::Removed).await?;
+    leases::release_of_ended_sessions(tx, ReleaseScope::Agent(*agent.id), max_crashes).await?;
+    let withdrawn = assignments::unassign(tx, UnassignScope::Agent(agent.id), i64::MAX).await?;
+    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(tx).await?;
     // `withdrawn` includes the tasks whose leases were released above.
     Ok(DrainResult { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }
 
-pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
-    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
+pub async fn set_tags(tx: &mut Tx<'_>, agent: Locked<AgentId>, tags: &[String]) -> Result<(), Error> {
+    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(tx).await
 }
 
 /// Returns an agent's tags and locks its row until the transaction ends; `None` for an unknown or
 /// removed agent.
-pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
+pub async fn lock_tags(tx: &mut Tx<'_>, name: &str) -> Result<Option<(Locked<AgentId>, Vec<String>)>, Error> {
     let row =
         sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
-            .optional(conn)
+            .optional(tx)
             .await?;
-    Ok(row.map(|row| (row.id, row.tags)))
+    Ok(row.map(|row| (Locked::by(tx, row.id), row.tags)))
 }
 
 #[cfg(test)]
@@ -186,6 +179,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_draining_agent_keeps_its_leases_and_gets_nothing_new(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session, tasks) = busy(&mut conn).await;
         let drained = drain(&mut conn, "a").await.expect("drain");
         assert_eq!(drained, DrainResult { withdrawn: 1, leases: 2, before: false });
@@ -217,6 +211,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session, tasks) = busy(&mut conn).await;
         let refused = remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect_err("it holds leases");
         assert!(matches!(refused, DrainError::HoldsLeases { leases: 2, .. }), "{refused}");
@@ -246,8 +241,8 @@ mod tests {
         let (agent, _) = fixtures::crawler(&mut conn, "a").await;
         let an_hour = std::time::Duration::from_secs(3600);
         for (by, standing) in [(ChosenBy::Election, 1), (ChosenBy::Hand, 0)] {
-            let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-            landmarks::replace(&mut tx, &[(agent, "chosen".to_owned())], by).await.expect("choose");
+            let mut tx = Tx::on(&mut conn).await.expect("begin");
+            fixtures::set_landmarks(&mut tx, &[(agent, "chosen".to_owned())], by).await;
             remove(&mut tx, "a", false, fixtures::MAX_CRASHES).await.expect("remove");
             assert_eq!(landmarks::list(&mut tx).await.expect("list").len(), standing, "{by:?}");
             let lost = landmarks::longest_absent(&mut tx, an_hour).await.expect("look");

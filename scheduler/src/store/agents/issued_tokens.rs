@@ -19,7 +19,7 @@ use crate::store::agents::sessions::{self, EndCause};
 use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
-use crate::store::{Error, minute};
+use crate::store::{Error, Locked, Tx, minute};
 
 pub use crate::store::agents::new_enrolments::{AgentRequest, CreateError, Enrolment, Name, NameRefusal, create};
 
@@ -229,8 +229,8 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-/// Exchanges a token for an agent's credential. Run in a transaction.
-pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<RedeemResult, RedeemError> {
+/// Exchanges a token for an agent's credential.
+pub async fn redeem(tx: &mut Tx<'_>, token: &str, max_crashes: u32) -> Result<RedeemResult, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(
         r#"
@@ -241,7 +241,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
         "#,
         hash.as_bytes(),
     )
-    .optional(conn)
+    .optional(tx)
     .await?
     .ok_or(RedeemError::Unknown)?;
     if let Some(at) = row.used_at {
@@ -279,14 +279,14 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
         &row.tags,
         row.replaces,
     )
-    .optional(conn)
+    .optional(tx)
     .await?
     .ok_or_else(|| RedeemError::InUse(row.agent_name.clone()))?;
-    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes()).run(conn).await?;
+    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes()).run(tx).await?;
     let id = agent.id;
     if agent.replaced {
-        sessions::close_active(conn, id, EndCause::Replaced).await?;
-        leases::release_of_ended_sessions(conn, ReleaseScope::Agent(id), max_crashes).await?;
+        sessions::close_active(tx, Locked::by(tx, id), EndCause::Replaced).await?;
+        leases::release_of_ended_sessions(tx, ReleaseScope::Agent(id), max_crashes).await?;
     }
     Ok(RedeemResult {
         agent: id,
@@ -346,11 +346,12 @@ mod tests {
             tags: vec!["fast".into(), "spare".into()],
             ..wanted(Some(name))
         };
-        create(conn, &[wanted]).await.expect("made").remove(0)
+        fixtures::tx(conn, async |tx| create(tx, &[wanted]).await).await.expect("made").remove(0)
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tokens_are_listed_by_how_they_stand_and_forgotten_in_the_end(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (open, used) = (made_with_tags(&mut conn, "open").await, made_with_tags(&mut conn, "used").await);
         let redeemed = redeem(&mut conn, used.token.reveal(), fixtures::MAX_CRASHES).await.expect("used");
         let tags: Vec<String> = sqlx::query_scalar("select tags from agents where id = $1")
@@ -387,7 +388,9 @@ mod tests {
         assert_eq!(revoke(&mut conn, "a").await.expect("open"), RevokedToken { name: "a".into(), before: false });
         assert_eq!(revoke(&mut conn, "a").await.expect("again"), RevokedToken { name: "a".into(), before: true });
         let token = made_with_tags(&mut conn, "a").await;
-        redeem(&mut conn, token.token.reveal(), fixtures::MAX_CRASHES).await.expect("used");
+        fixtures::tx(&mut conn, async |tx| redeem(tx, token.token.reveal(), fixtures::MAX_CRASHES).await)
+            .await
+            .expect("used");
         let used = revoke(&mut conn, "a").await.expect_err("used");
         assert!(matches!(used, RevokeError::Used { .. }), "{used}");
         made_with_tags(&mut conn, "b").await;
@@ -401,21 +404,22 @@ mod tests {
         fixtures::agent_request(name.map_or_else(formed, |name| Name::Given(name.into())))
     }
 
-    async fn made(conn: &mut PgConnection, name: Option<&str>) -> Enrolment {
-        create(conn, &[wanted(name)]).await.expect("an enrolment").remove(0)
+    async fn made(tx: &mut Tx<'_>, name: Option<&str>) -> Enrolment {
+        create(tx, &[wanted(name)]).await.expect("an enrolment").remove(0)
     }
 
-    async fn to_replace(conn: &mut PgConnection, name: &str) -> Enrolment {
+    async fn to_replace(tx: &mut Tx<'_>, name: &str) -> Enrolment {
         let wanted = AgentRequest { replaces: true, ..wanted(Some(name)) };
-        create(conn, &[wanted]).await.expect("an enrolment").remove(0)
+        create(tx, &[wanted]).await.expect("an enrolment").remove(0)
     }
 
-    async fn used(conn: &mut PgConnection, enrolment: &Enrolment) -> Result<RedeemResult, RedeemError> {
-        redeem(conn, enrolment.token.reveal(), fixtures::MAX_CRASHES).await
+    async fn used(tx: &mut Tx<'_>, enrolment: &Enrolment) -> Result<RedeemResult, RedeemError> {
+        redeem(tx, enrolment.token.reveal(), fixtures::MAX_CRASHES).await
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_taken_default_name_gets_a_number(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let first = made(&mut conn, None).await;
         assert_eq!(first.name, "harbin-cernet");
         used(&mut conn, &first).await.expect("redeemed");
@@ -430,6 +434,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_name_that_is_in_use_or_has_a_token_is_refused(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         fixtures::agent(&mut conn, "a").await;
         let open = made(&mut conn, Some("b")).await;
         let all = [Some("a"), Some("b"), Some("c"), Some("c"), None].map(wanted);
@@ -451,9 +456,10 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn of_two_uses_at_once_exactly_one_wins(pool: PgPool) {
-        let token = made(&mut pool.acquire().await.expect("a connection"), Some("a")).await;
+        let mut conn = pool.acquire().await.expect("a connection");
+        let token = fixtures::tx(&mut conn, async |tx| made(tx, Some("a")).await).await;
         let attempt = || async {
-            let mut tx = pool.begin().await.expect("a transaction");
+            let mut tx = fixtures::begin(&pool).await;
             let redeemed = used(&mut tx, &token).await;
             tx.commit().await.expect("commit");
             redeemed
@@ -468,6 +474,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn stale_tokens_say_what_is_wrong_with_them(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let token = made(&mut conn, Some("a")).await;
         fixtures::execute(&mut conn, "update enrolments set expires_at = now()").await;
         let expired = used(&mut conn, &token).await.expect_err("expired");
@@ -488,6 +495,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_replaced_agent_loses_session_and_leases_and_nobody_is_blamed(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let first = made(&mut conn, Some("a")).await;
         let first = used(&mut conn, &first).await.expect("redeemed");
         assert!(!first.replaced);

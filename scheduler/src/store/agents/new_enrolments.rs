@@ -13,7 +13,7 @@ use crate::model::geo::Position;
 use crate::model::naming;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
-use crate::store::{Error, minute};
+use crate::store::{Error, Tx, minute};
 
 /// Number of bytes of a token's hash that form the token's identifier.
 const ID_BYTES: usize = 5;
@@ -46,15 +46,14 @@ fn first(refused: &[(usize, NameRefusal)]) -> String {
     refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
 }
 
-/// Makes a token for every agent of the request, or none if any name is refused. Run in a
-/// transaction.
-pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
+/// Makes a token for every agent of the request, or none if any name is refused.
+pub async fn create(tx: &mut Tx<'_>, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
     // Prevents two concurrent requests from getting the same free name.
-    sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
-    let taken = TakenNames::of(conn, wanted).await?;
+    sqlx::query!("select pg_advisory_xact_lock(7172)").run(tx).await?;
+    let taken = TakenNames::of(tx, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
     let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
-    let ends = insert(conn, wanted, &names, &secrets).await?;
+    let ends = insert(tx, wanted, &names, &secrets).await?;
     let made = names.into_iter().zip(secrets).zip(wanted).map(|((name, token), wanted)| {
         let hash = token.hash();
         let expires_at = ends.get(hash.as_bytes()).copied().unwrap_or_default();

@@ -13,11 +13,11 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::status::DiskSpace;
-use crate::store::Error;
 use crate::store::assignments::agents_and_loads::ReportedLoad;
 use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, whole};
+use crate::store::{Error, Locked, Tx};
 
 /// What an agent reports when it connects.
 #[derive(Debug, Clone)]
@@ -83,9 +83,9 @@ pub enum OpenError {
 
 /// Opens a session: ends the agent's previous session, gives the new session the leases that the
 /// agent still has, and releases the agent's other leases, except those whose task another
-/// transaction has locked. Run in a transaction.
+/// transaction has locked.
 pub async fn open(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     agent: AgentId,
     registration: &Registration,
     terms: SessionTerms,
@@ -106,11 +106,12 @@ pub async fn open(
         registration.version,
         registration.beacon_url,
     )
-    .optional(conn)
+    .optional(tx)
     .await?
     .ok_or(OpenError::Removed)?;
-    let cause = end_of_former(conn, agent, registration, terms.max_supersessions).await?;
-    close_active(conn, agent, cause).await?;
+    let locked = Locked::by(tx, agent);
+    let cause = end_of_former(tx, locked, registration, terms.max_supersessions).await?;
+    close_active(tx, locked, cause).await?;
     let session = sqlx::query_scalar!(
         r#"
         insert into sessions (agent_id, incarnation, expires_at, address, process)
@@ -123,19 +124,19 @@ pub async fn open(
         registration.address.map(|address| address.to_canonical()),
         registration.process,
     )
-    .one(conn)
+    .one(tx)
     .await?;
-    let kept = leases::rebind(conn, agent, session, &registration.held).await?;
-    leases::preemptions::tell_again(conn, agent, session).await?;
-    leases::release_of_ended_sessions(conn, ReleaseScope::Agent(agent), terms.max_crashes).await?;
+    let kept = leases::rebind(tx, agent, session, &registration.held).await?;
+    leases::preemptions::tell_again(tx, agent, session).await?;
+    leases::release_of_ended_sessions(tx, ReleaseScope::Agent(agent), terms.max_crashes).await?;
     Ok(OpenedSession { session, incarnation, kept })
 }
 
 /// Why the agent's active session ends when a new session replaces it. Returns an error if no new
-/// session may replace the active session. The caller has locked the agent's row.
+/// session may replace the active session.
 async fn end_of_former(
-    conn: &mut PgConnection,
-    agent: AgentId,
+    tx: &mut Tx<'_>,
+    agent: Locked<AgentId>,
     registration: &Registration,
     most: u32,
 ) -> Result<EndCause, OpenError> {
@@ -148,7 +149,7 @@ async fn end_of_former(
         "#,
         agent.get(),
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     match standing {
         Some(standing) if standing.process.is_some() && standing.process == registration.process => {
@@ -296,8 +297,8 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
 }
 
 pub(in crate::store) async fn close_active(
-    conn: &mut PgConnection,
-    agent: AgentId,
+    tx: &mut Tx<'_>,
+    agent: Locked<AgentId>,
     cause: EndCause,
 ) -> Result<(), Error> {
     sqlx::query!(
@@ -305,7 +306,7 @@ pub(in crate::store) async fn close_active(
         agent.get(),
         cause,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
@@ -401,6 +402,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_newest_incarnation_wins(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let agent = fixtures::agent(&mut conn, "a").await;
         let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
@@ -411,6 +413,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let agent = fixtures::agent(&mut conn, "a").await;
         let terms = SessionTerms { max_supersessions: 2, ..fixtures::TERMS };
         let process = |number| Registration { process: Some(number), ..fixtures::registration() };

@@ -149,10 +149,9 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::model::{ChoiceCause, ChoiceReasons, Gain, ServiceState, Strategy};
+    use crate::store::Tx;
     use crate::store::agents::sessions::HeartbeatReport;
     use crate::store::agents::{self, sessions};
     use crate::store::assignments::waiting_tasks::{hold_on, waiting_at};
@@ -204,18 +203,19 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_rebalanced_is_a_new_assignment_an_event_and_keeps_its_draw(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (from, to) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, from).await;
         let waiting = waiting_at(&mut conn, &[from], 10).await.expect("look");
         assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
-        assert_eq!(hold_on(&mut conn, &[&waiting[0]]).await.expect("hold on"), BTreeSet::from([task]));
+        let held = hold_on(&mut conn, &[&waiting[0]]).await.expect("hold on").pop_first().expect("it is free");
         let candidates = vec![Candidate::new(waiting[0].former.listed[0].agent, 1)];
         let choice = Choice { agent: to, candidates, strategy: Strategy::GNP_TOP3, fallback: None };
         let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
-        let moved = Assignment::new(task, waiting[0].seed, choice, ChoiceReasons { cause, ..ChoiceReasons::default() });
-        assignments::insert(&mut conn, &[moved]).await.expect("rebalance");
+        let moved = Assignment::new(waiting[0].seed, choice, ChoiceReasons { cause, ..ChoiceReasons::default() });
+        assignments::insert(&mut conn, &[(held, moved)]).await.expect("rebalance");
         let rows: Vec<(i64, i64, String, i64)> =
             fixtures::rows(&mut conn, "select agent_id, seed, cause::text, candidates[1] from assignments order by id")
                 .await;

@@ -4,17 +4,15 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, whole};
+use crate::store::{Error, Locked, Tx};
 use crate::strategy::{Candidate, Choice};
 
 #[derive(Debug, Clone)]
 pub struct Assignment {
-    pub task: TaskId,
     pub agent: AgentId,
     pub strategy: Strategy,
     pub seed: u64,
@@ -31,10 +29,10 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    pub fn new(task: TaskId, seed: u64, choice: Choice, why: ChoiceReasons) -> Self {
+    pub fn new(seed: u64, choice: Choice, why: ChoiceReasons) -> Self {
         let Choice { agent, candidates, strategy, fallback } = choice;
         let why = ChoiceReasons { fallback, ..why };
-        Self { task, agent, strategy, seed, candidates, why, takes: None, available: 0, exclusions: None }
+        Self { agent, strategy, seed, candidates, why, takes: None, available: 0, exclusions: None }
     }
 }
 
@@ -59,13 +57,13 @@ struct AssignmentRow<'a> {
 }
 
 impl<'a> AssignmentRow<'a> {
-    fn of(made: &'a Assignment) -> Self {
+    fn of((task, made): &'a (Locked<TaskId>, Assignment)) -> Self {
         let of = |known: fn(&Candidate) -> Option<Rtt>| {
             made.candidates.iter().map(|one| known(one).map(Rtt::as_micros)).collect()
         };
         let level = |one: &Candidate| (one.capacity > 0).then(|| one.level().get());
         Self {
-            task_id: made.task.get(),
+            task_id: task.get(),
             agent_id: made.agent.get(),
             strategy: made.strategy,
             seed: made.seed.cast_signed(),
@@ -83,8 +81,8 @@ impl<'a> AssignmentRow<'a> {
     }
 }
 
-/// Stores assignments, and moves their tasks to `assigned`. The caller has locked the tasks.
-pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
+/// Stores assignments of tasks, and moves these tasks to `assigned`.
+pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> Result<(), Error> {
     if made.is_empty() {
         return Ok(());
     }
@@ -111,15 +109,15 @@ pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), 
         "#,
         rows,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum UnassignScope<'a> {
-    /// All tasks of one agent. The caller has locked the agent's row, so no lease is being granted.
-    Agent(AgentId),
+    /// All tasks of one agent. Because the agent is locked, no lease is being granted to it.
+    Agent(Locked<AgentId>),
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
     /// connected, also tasks of agents that have been disconnected for longer than this duration.
     Unavailable(Duration),
@@ -131,11 +129,11 @@ pub enum UnassignScope<'a> {
 /// Withdraws at most `limit` tasks, for which an agent is then chosen again. Skips tasks locked by
 /// another transaction, which the assignment job withdraws later. Returns the number of withdrawn
 /// tasks.
-pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
+pub async fn unassign(tx: &mut Tx<'_>, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
-        UnassignScope::Agent(agent) => of_agent(conn, agent, limit).await?,
-        UnassignScope::Unavailable(patience) => of_unavailable(conn, patience, limit).await?,
-        UnassignScope::Excluded(pairs) => of_excluded(conn, pairs, limit).await?,
+        UnassignScope::Agent(agent) => of_agent(tx, *agent, limit).await?,
+        UnassignScope::Unavailable(patience) => of_unavailable(tx, patience, limit).await?,
+        UnassignScope::Excluded(pairs) => of_excluded(tx, pairs, limit).await?,
     };
     if locked.is_empty() {
         return Ok(0);
@@ -144,20 +142,20 @@ pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i
         "update tasks set state = 'located', reason = null, state_since = now() where id = any($1)",
         &locked as _,
     )
-    .affected(conn)
+    .affected(tx)
     .await
 }
 
-async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {
+async fn of_agent(tx: &mut Tx<'_>, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update skip locked",
         agent.get(),
         limit,
     );
-    locked.all(conn).await
+    locked.all(tx).await
 }
 
-async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<Vec<TaskId>, Error> {
+async fn of_unavailable(tx: &mut Tx<'_>, patience: Duration, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         r#"
         with there as (
@@ -184,10 +182,10 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
         limit,
         Interval(patience),
     );
-    locked.all(conn).await
+    locked.all(tx).await
 }
 
-async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<TaskId>, Error> {
+async fn of_excluded(tx: &mut Tx<'_>, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<TaskId>, Error> {
     let (batches, agents): (Vec<i64>, Vec<i64>) = from.iter().map(|(batch, agent)| (batch.get(), agent.get())).unzip();
     let locked = sqlx::query_scalar!(
         r#"
@@ -204,12 +202,12 @@ async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit
         &agents,
         limit,
     );
-    locked.all(conn).await
+    locked.all(tx).await
 }
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
+    use sqlx::{PgConnection, PgPool};
 
     use super::*;
     use crate::model::{ChoiceCause, Fallback, FallbackCause, FormerAgent, Parting};
@@ -218,10 +216,14 @@ mod tests {
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    async fn withdrawn(conn: &mut PgConnection, limit: i64) -> u64 {
+        let scope = UnassignScope::Unavailable(Duration::from_secs(5));
+        fixtures::tx(conn, async |tx| unassign(tx, scope, limit).await.expect("withdraw")).await
+    }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_names_its_agent_while_it_is_assigned_or_leased(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let agents = [fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await];
         let session = fixtures::session(&mut conn, agents[0]).await;
         fixtures::session(&mut conn, agents[1]).await;
@@ -242,7 +244,9 @@ mod tests {
         assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
         for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
             let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-            insert(&mut conn, &[Assignment::new(task, 1, choice, ChoiceReasons::default())]).await.expect("assign");
+            let locked = fixtures::lock(&mut conn, &[task]).await[0];
+            let made = Assignment::new(1, choice, ChoiceReasons::default());
+            insert(&mut conn, &[(locked, made)]).await.expect("assign");
             assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
         }
         assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
@@ -264,20 +268,17 @@ mod tests {
             let site = fixtures::site(&mut conn, host).await;
             tasks.push(fixtures::assigned(&mut conn, batch, site, agent).await);
         }
-        let mut held = pool.begin().await.expect("begin");
+        let mut held = fixtures::begin(&pool).await;
         sqlx::query("select from tasks where id = $1 for update")
             .bind(tasks[1].get())
             .execute(&mut *held)
             .await
             .expect("lock");
-        for withdrawn in [1, 1, 0] {
-            assert_eq!(
-                unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 1).await.expect("withdraw"),
-                withdrawn
-            );
+        for count in [1, 1, 0] {
+            assert_eq!(withdrawn(&mut conn, 1).await, count);
         }
         held.rollback().await.expect("roll back");
-        assert_eq!(unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw"), 1);
+        assert_eq!(withdrawn(&mut conn, 10).await, 1);
         for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
             assert_eq!(fixtures::state(&mut conn, task).await, state);
         }
@@ -285,6 +286,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn choices_are_recorded_at_once_with_all_that_there_is_to_say_of_each(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let agent = fixtures::agent(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let mut made = Vec::new();
@@ -299,7 +301,9 @@ mod tests {
             let near = Candidate { measured: Rtt::try_from_micros(7).ok(), ..Candidate::new(agent, 2) };
             let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GNP_TOP3, fallback };
             let takes = Some(Duration::from_millis(9));
-            made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, ChoiceReasons { parted, ..why }) });
+            let locked = fixtures::lock(&mut conn, &[task]).await[0];
+            let assignment = Assignment::new(u64::MAX, choice, ChoiceReasons { parted, ..why });
+            made.push((locked, Assignment { takes, ..assignment }));
         }
         insert(&mut conn, &made).await.expect("assign");
         type Row = (String, Option<String>, Option<String>, i64, Vec<i64>, i64);
@@ -307,9 +311,9 @@ mod tests {
         assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
         assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
         let why: ChoiceReasons = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
-        assert_eq!(why, made[1].why);
-        for task in &made {
-            assert_eq!(fixtures::state(&mut conn, task.task).await, "assigned");
+        assert_eq!(why, made[1].1.why);
+        for (task, _) in &made {
+            assert_eq!(fixtures::state(&mut conn, **task).await, "assigned");
         }
     }
 
@@ -320,9 +324,6 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, gone).await;
-        let withdrawn = async |conn: &mut PgConnection| {
-            unassign(conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw")
-        };
         let ago = async |conn: &mut PgConnection, seconds: f64| {
             let earlier = "update sessions set disconnected_at = now() - make_interval(secs => $1) where disconnected_at is not null";
             sqlx::query(earlier).bind(seconds).execute(conn).await.expect("let time pass");
@@ -331,12 +332,12 @@ mod tests {
             sessions::disconnect(&mut conn, session).await.expect("disconnect");
         }
         ago(&mut conn, 60.0).await;
-        assert_eq!(withdrawn(&mut conn).await, 0, "all have disconnected");
+        assert_eq!(withdrawn(&mut conn, 10).await, 0, "all have disconnected");
         fixtures::session(&mut conn, other).await;
         ago(&mut conn, 4.0).await;
-        assert_eq!(withdrawn(&mut conn).await, 0, "it may be back in a moment");
+        assert_eq!(withdrawn(&mut conn, 10).await, 0, "it may be back in a moment");
         ago(&mut conn, 6.0).await;
-        assert_eq!(withdrawn(&mut conn).await, 1);
+        assert_eq!(withdrawn(&mut conn, 10).await, 1);
         assert_eq!(fixtures::state(&mut conn, task).await, "located");
     }
 }

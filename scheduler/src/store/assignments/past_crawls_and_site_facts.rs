@@ -190,6 +190,7 @@ mod tests {
     use crate::gnp::SuspectedSite;
     use crate::gnp::trust::Kind;
     use crate::model::{CrawlEnding, LeaseToken};
+    use crate::store::Tx;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
     use crate::store::leases::outcomes::OutcomeReport;
@@ -199,6 +200,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "www.a.cn").await;

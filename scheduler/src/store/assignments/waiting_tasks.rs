@@ -18,11 +18,11 @@ use crate::model::{
     AgentId, AssignmentId, BatchId, ChoiceReasons, FormerAgent, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured,
     UnmeasuredCause,
 };
-use crate::store::Error;
 use crate::store::agents::sessions::EndCause;
 use crate::store::leases::LeaseState;
 use crate::store::rows_and_errors::Rows;
 use crate::store::types::Interval;
+use crate::store::{Error, Locked, Tx};
 use crate::strategy::{RecordedCandidate, RecordedChoice};
 
 /// A task that needs an agent.
@@ -58,13 +58,17 @@ pub enum Pool<'a> {
 /// Located tasks that are not held. Tasks that have ever been leased come first, then the oldest
 /// tasks. Locks the returned tasks until the transaction ends, and skips tasks that another
 /// scheduler has locked.
-pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
+pub async fn waiting(
+    tx: &mut Tx<'_>,
+    pool: Pool<'_>,
+    limit: i64,
+) -> Result<(Vec<WaitingTask>, HashSet<Locked<TaskId>>), Error> {
     let next = match pool {
-        Pool::EachByItself => next_alone(conn, limit).await?,
-        Pool::Together { without } => next_planned(conn, without, limit).await?,
+        Pool::EachByItself => next_alone(tx, limit).await?,
+        Pool::Together { without } => next_planned(tx, without, limit).await?,
     };
     if next.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let rows = sqlx::query_as!(
         Row,
@@ -103,23 +107,23 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         "#,
         &next as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    Ok(rows.into_iter().map(WaitingTask::from).collect())
+    Ok((rows.into_iter().map(WaitingTask::from).collect(), next.into_iter().collect()))
 }
 
 /// Returns which of these tasks still need an agent. Locks the returned tasks until the
 /// transaction ends, and skips tasks that another scheduler has locked.
-pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
+pub async fn still_waiting(tx: &mut Tx<'_>, tasks: &[TaskId]) -> Result<HashSet<Locked<TaskId>>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
         tasks as _,
     );
-    Ok(locked.all(conn).await?.into_iter().collect())
+    locked.locked(tx).await
 }
 
 /// Reads tasks through an index, so the cost does not depend on the number of waiting tasks.
-async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
+async fn next_alone(tx: &mut Tx<'_>, limit: i64) -> Result<Vec<Locked<TaskId>>, Error> {
     let next = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -130,12 +134,12 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
         "#,
         limit,
     );
-    next.all(conn).await
+    next.locked(tx).await
 }
 
 /// Reads tasks batch by batch through an index. Reads no row of an omitted batch, and at most
 /// `limit` rows of any other batch.
-async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
+async fn next_planned(tx: &mut Tx<'_>, without: &[BatchId], limit: i64) -> Result<Vec<Locked<TaskId>>, Error> {
     let next = sqlx::query_scalar!(
         r#"
         with recursive planned (batch_id) as (
@@ -166,7 +170,7 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
         without as _,
         limit,
     );
-    next.all(conn).await
+    next.locked(tx).await
 }
 
 /// A task with its newest assignment, the chosen agent, and the lease under that assignment.
@@ -317,7 +321,7 @@ fn listed(candidates: &[AgentId], predicted: &[Option<Rtt>], measured: &[Option<
 
 /// Locks and returns the tasks that can move now. Omits tasks whose assignment has changed since
 /// the task was read, and tasks that another transaction has locked.
-pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
+pub async fn hold_on(tx: &mut Tx<'_>, waiting: &[&QueuedTask]) -> Result<BTreeSet<Locked<TaskId>>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
     let held = sqlx::query_scalar!(
@@ -331,10 +335,8 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result
         "#,
         &tasks,
         &assignments,
-    )
-    .all(conn)
-    .await?;
-    Ok(held.into_iter().collect())
+    );
+    held.locked(tx).await
 }
 
 #[cfg(test)]
@@ -344,10 +346,11 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_whose_lease_was_lost_is_chosen_for_before_those_that_never_had_one(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = fixtures::located(&mut conn, batch, &["a.cn", "b.cn", "c.cn"]).await;
         fixtures::execute_for(&mut conn, "update tasks set token = 1 where id = $1", tasks[2]).await;
-        let chosen = waiting(&mut conn, Pool::EachByItself, 2).await.expect("look");
+        let (chosen, _) = waiting(&mut conn, Pool::EachByItself, 2).await.expect("look");
         assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }

@@ -13,11 +13,11 @@ use crate::model::site_name::SiteName;
 use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 
 use super::changes::{ChangeKind, PieceResult, ReadTask};
-use crate::store::leases::{self, Ending};
+use crate::store::leases;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::{holds, measuring_and_rounds};
 use crate::store::types::Unsigned;
-use crate::store::{Error, sites};
+use crate::store::{Error, Locked, Tx, sites};
 
 const CANCELLED: &str = "cancelled by the operator";
 /// Maximum number of sites that an error message names.
@@ -71,29 +71,28 @@ fn listed(sites: &[String]) -> String {
 
 /// Limits how long the transaction waits for a lock. A task may be locked by hand for minutes, and
 /// meanwhile the call would keep the tasks that it has already locked.
-async fn limit_waits(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(conn).await?;
+async fn limit_waits(tx: &mut Tx<'_>) -> Result<(), Error> {
+    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(tx).await?;
     Ok(())
 }
 
 /// Cancels the open tasks of the named sites, and the planned recrawls of ended tasks. Revokes the
-/// tasks' active leases; the agents' sessions later send the revocations. Run in a transaction,
-/// because the tasks' rows must stay locked.
+/// tasks' active leases; the agents' sessions later send the revocations.
 pub async fn cancel(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     batch: BatchId,
     name: &str,
     names: &[SiteName],
 ) -> Result<CancelResult, ChangeError> {
-    let sites: Vec<SiteId> = of_batch(conn, batch, name, names).await?.into_iter().flatten().collect();
-    cancel_sites(conn, batch, &sites).await.map_err(|error| ChangeError::of(name, error))
+    let sites: Vec<SiteId> = of_batch(tx, batch, name, names).await?.into_iter().flatten().collect();
+    cancel_sites(tx, batch, &sites).await.map_err(|error| ChangeError::of(name, error))
 }
 
-async fn cancel_sites(conn: &mut PgConnection, batch: BatchId, sites: &[SiteId]) -> Result<CancelResult, Error> {
-    limit_waits(conn).await?;
+async fn cancel_sites(tx: &mut Tx<'_>, batch: BatchId, sites: &[SiteId]) -> Result<CancelResult, Error> {
+    limit_waits(tx).await?;
     // Cancelling recrawls waits for any transaction that is making a round. The query for open
     // tasks comes afterwards, so that it also finds the tasks of this round.
-    let mut recrawls = measuring_and_rounds::end_recrawls(conn, batch, sites).await?;
+    let mut recrawls = measuring_and_rounds::end_recrawls(tx, batch, sites).await?;
     let open = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -104,11 +103,11 @@ async fn cancel_sites(conn: &mut PgConnection, batch: BatchId, sites: &[SiteId])
         batch.get(),
         sites as _,
     );
-    let open = open.all(conn).await?;
-    let done = cancel_locked(conn, &open).await?;
+    let open: Vec<_> = open.locked(tx).await?;
+    let done = cancel_locked(tx, &open).await?;
     // An outcome may have ended a task, and planned its recrawl, while this transaction waited for
     // the task's lock.
-    recrawls += measuring_and_rounds::end_recrawls(conn, batch, sites).await?;
+    recrawls += measuring_and_rounds::end_recrawls(tx, batch, sites).await?;
     let total = sqlx::query_scalar!(
         r#"
         select count(*) as "count!: Unsigned<u64>" from tasks
@@ -120,19 +119,19 @@ async fn cancel_sites(conn: &mut PgConnection, batch: BatchId, sites: &[SiteId])
     Ok(CancelResult {
         tasks: done.changed,
         leases: done.leases,
-        ended: total.one(conn).await?.0.saturating_sub(done.changed),
+        ended: total.one(tx).await?.0.saturating_sub(done.changed),
         recrawls: recrawls + done.recrawls,
         agents: done.agents,
     })
 }
 
 /// Cancels these tasks unless they have ended, and drops the planned recrawls of those that have
-/// ended. The caller has locked the tasks.
-async fn cancel_locked(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<PieceResult, Error> {
+/// ended.
+async fn cancel_locked(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>]) -> Result<PieceResult, Error> {
     if tasks.is_empty() {
         return Ok(PieceResult::default());
     }
-    holds::end(conn, tasks).await?;
+    holds::end(tx, tasks).await?;
     // The agent is set here because a trigger that did it would run for each task.
     let cancelled = sqlx::query!(
         r#"
@@ -144,22 +143,22 @@ async fn cancel_locked(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Piec
         tasks as _,
         CANCELLED,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     // An outcome may have ended a task, and planned its recrawl, just before the task was locked.
     let recrawls =
         sqlx::query!("update tasks set recrawl_at = null where id = any($1) and recrawl_at is not null", tasks as _,);
-    let recrawls = recrawls.affected(conn).await?;
+    let recrawls = recrawls.affected(tx).await?;
     let changed = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
     let never = LeaseToken::new(0);
-    let leased: Vec<(TaskId, LeaseToken)> =
-        cancelled.into_iter().filter(|row| row.token > never).map(|row| (row.id, row.token)).collect();
-    let revoked = leases::end(conn, &leased, None, Ending::Revoked).await?;
+    let leased = cancelled.into_iter().filter(|row| row.token > never);
+    let leased: Vec<_> = leased.map(|row| (Locked::by(tx, row.id), row.token)).collect();
+    let agents = leases::revoke(tx, &leased).await?;
     Ok(PieceResult {
         changed,
         recrawls,
-        leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
-        agents: revoked.into_iter().map(|(_, agent)| agent).collect(),
+        leases: u64::try_from(agents.len()).unwrap_or(u64::MAX),
+        agents,
         ..PieceResult::default()
     })
 }
@@ -169,70 +168,61 @@ const BEGUN: i64 = 2_000;
 
 /// Cancels tasks of the batch that are being crawled or, unless they are to be removed, that wait
 /// at an agent. These come first, so that crawls stop at once and agents' queues become short.
-pub(super) async fn cancel_begun(
-    conn: &mut PgConnection,
-    batch: BatchId,
-    kind: ChangeKind,
-) -> Result<PieceResult, Error> {
+pub(super) async fn cancel_begun(tx: &mut Tx<'_>, batch: BatchId, kind: ChangeKind) -> Result<PieceResult, Error> {
     let leased = sqlx::query_scalar!(
         "select id from tasks where batch_id = $1 and state = 'leased' limit $2 for update skip locked",
         batch.get(),
         BEGUN,
     );
-    let mut begun = leased.all(conn).await?;
+    let mut begun: Vec<_> = leased.locked(tx).await?;
     if begun.is_empty() && kind == ChangeKind::Cancel {
         let assigned = sqlx::query_scalar!(
             "select id from tasks where batch_id = $1 and state = 'assigned' limit $2 for update skip locked",
             batch.get(),
             BEGUN,
         );
-        begun = assigned.all(conn).await?;
+        begun = assigned.locked(tx).await?;
     }
-    cancel_locked(conn, &begun).await
+    cancel_locked(tx, &begun).await
 }
 
 /// Cancels those of the tasks that no other transaction has locked.
-pub(super) async fn cancel_unlocked(conn: &mut PgConnection, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
+pub(super) async fn cancel_unlocked(tx: &mut Tx<'_>, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
     let meant: Vec<TaskId> = tasks.iter().filter(|task| task.meant).map(|task| task.id).collect();
-    let locked = lock_free(conn, &meant).await?;
-    let done = cancel_locked(conn, &locked.iter().copied().collect::<Vec<_>>()).await?;
+    let locked = lock_free(tx, &meant).await?;
+    let done = cancel_locked(tx, &locked.iter().copied().collect::<Vec<_>>()).await?;
     let left = tasks.iter().filter(|task| task.meant && !locked.contains(&task.id)).map(|task| task.site);
     Ok(PieceResult { left: left.collect(), ..done })
 }
 
 /// Locks those of the tasks that no other transaction has locked.
-async fn lock_free(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
+async fn lock_free(tx: &mut Tx<'_>, tasks: &[TaskId]) -> Result<HashSet<Locked<TaskId>>, Error> {
     if tasks.is_empty() {
         return Ok(HashSet::new());
     }
     let locked =
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", tasks as _);
-    Ok(locked.all(conn).await?.into_iter().collect())
+    locked.locked(tx).await
 }
 
 /// Makes a new round of the failed and cancelled tasks of the named sites. The sites are measured
-/// again, and agents are chosen again. Run in a transaction, because the tasks' rows must stay
-/// locked.
+/// again, and agents are chosen again.
 pub async fn retry(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     batch: BatchId,
     name: &str,
     names: &[SiteName],
 ) -> Result<RetryResult, ChangeError> {
     let store = |error| ChangeError::of(name, error);
-    limit_waits(conn).await.map_err(store)?;
-    let (again, open) = named(conn, batch, name, names).await?;
-    Ok(RetryResult { tasks: measuring_and_rounds::next(conn, &again).await.map_err(store)?, open })
+    limit_waits(tx).await.map_err(store)?;
+    let (again, open) = named(tx, batch, name, names).await?;
+    Ok(RetryResult { tasks: measuring_and_rounds::next(tx, &again).await.map_err(store)?, open })
 }
 
 /// Makes a new round of those of the tasks that have failed, unless another transaction has locked
 /// a task of the same site. Omits the task of an alias (a name that leads to another site's origin)
 /// if the other site has an open or done task.
-pub(super) async fn retry_unlocked(
-    conn: &mut PgConnection,
-    batch: BatchId,
-    tasks: &[ReadTask],
-) -> Result<PieceResult, Error> {
+pub(super) async fn retry_unlocked(tx: &mut Tx<'_>, batch: BatchId, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
     let meant: Vec<&ReadTask> = tasks.iter().filter(|task| task.meant).collect();
     if meant.is_empty() {
         return Ok(PieceResult::default());
@@ -244,14 +234,14 @@ pub(super) async fn retry_unlocked(
         batch.get(),
         &sites as _,
     );
-    let newest = newest.all(conn).await?;
-    let locked = lock_free(conn, &newest.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
+    let newest = newest.all(tx).await?;
+    let locked = lock_free(tx, &newest.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
     let busy: HashSet<SiteId> =
         newest.iter().filter(|task| !locked.contains(&task.id)).map(|task| task.site_id).collect();
     let is_busy =
         |task: &&ReadTask| busy.contains(&task.site) || task.alias_of.is_some_and(|site| busy.contains(&site));
     let (left, free): (Vec<&ReadTask>, Vec<&ReadTask>) = meant.into_iter().partition(is_busy);
-    let free: Vec<TaskId> = free.iter().map(|task| task.id).collect();
+    let free: Vec<_> = free.iter().filter_map(|task| locked.get(&task.id).copied()).collect();
     let again = sqlx::query_scalar!(
         r#"
         select t.id
@@ -268,20 +258,20 @@ pub(super) async fn retry_unlocked(
         batch.get(),
         &free as _,
     );
-    let again = again.all(conn).await?;
-    let changed = measuring_and_rounds::next(conn, &again).await?;
+    let again: Vec<_> = again.locked(tx).await?;
+    let changed = measuring_and_rounds::next(tx, &again).await?;
     Ok(PieceResult { changed, left: left.iter().map(|task| task.site).collect(), ..PieceResult::default() })
 }
 
 /// Locks the tasks of the named sites that may be retried. Also returns the number of sites with
 /// open tasks.
 async fn named(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     batch: BatchId,
     name: &str,
     names: &[SiteName],
-) -> Result<(Vec<TaskId>, u64), ChangeError> {
-    let sites = of_batch(conn, batch, name, names).await?;
+) -> Result<(Vec<Locked<TaskId>>, u64), ChangeError> {
+    let sites = of_batch(tx, batch, name, names).await?;
     let all: Vec<SiteId> = sites.iter().flatten().copied().collect();
     let tasks = sqlx::query!(
         r#"
@@ -294,7 +284,7 @@ async fn named(
         batch.get(),
         &all as _,
     )
-    .all(conn)
+    .all(tx)
     .await
     .map_err(|error| ChangeError::of(name, error))?;
     let mut of_site: HashMap<SiteId, Vec<_>> = HashMap::new();
@@ -308,7 +298,7 @@ async fn named(
         if its().any(|task| task.done) {
             done.push(name.to_string());
         } else if its().all(|task| task.again) {
-            again.extend(its().map(|task| task.id).max());
+            again.extend(its().map(|task| task.id).max().map(|task| Locked::by(tx, task)));
         } else {
             open += 1;
         }
@@ -372,6 +362,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_cancelled_lease_is_revoked_once_and_its_outcome_is_stale(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
@@ -397,6 +388,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_failed_goes_again_in_a_new_round_and_counts_once(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         fixtures::grant(&mut conn, agent, session).await;
         fixtures::record(&mut conn, agent, &report(tasks[0], CrawlEnding::Unreachable(None))).await;
@@ -441,7 +433,7 @@ mod tests {
             "update sites set alias_of = (select id from sites where name = 'a.cn') where name in ('b.cn', 'c.cn')",
         )
         .await;
-        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
         assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
         tx.rollback().await.expect("rollback");
         assert_eq!(fixtures::change(&mut conn, batch, ChangeKind::Retry).await.changed, 1);

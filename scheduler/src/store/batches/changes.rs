@@ -12,9 +12,9 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, SiteId, TaskId, words};
 
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Unsigned;
+use crate::store::{Error, Tx};
 
 words!(
     /// What a change does with the tasks of a batch.
@@ -90,10 +90,9 @@ pub async fn of_batch(conn: &mut PgConnection, batch: BatchId) -> Result<Option<
 }
 
 /// Begins a change, or returns the unfinished change that already does the same. A cancellation
-/// ends a retry, and a removal ends both. With `cancel`, a removal cancels open tasks. Run in a
-/// transaction.
+/// ends a retry, and a removal ends both. With `cancel`, a removal cancels open tasks.
 pub async fn begin(
-    conn: &mut PgConnection,
+    conn: &mut Tx<'_>,
     batch: BatchId,
     name: &str,
     kind: ChangeKind,

@@ -12,13 +12,13 @@ use sqlx::types::Json;
 use crate::model::constraints::{AgentTraits, Constraints, ConstraintsRequest, Exclusion};
 use crate::model::quota_and_address_budget::QuotaUse;
 use crate::model::{AgentId, BatchId, SiteId, TaskId};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
+use crate::store::{Error, Locked, Tx};
 
 /// Returns the stored constraints of a batch. If the batch has no task yet, first stores the
-/// requested constraints. The caller has locked the batch.
-pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
+/// requested constraints.
+pub async fn settle(tx: &mut Tx<'_>, batch: Locked<BatchId>, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
         sqlx::query!(
@@ -32,10 +32,10 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
             batch.get(),
             Json(&whole) as _,
         )
-        .run(conn)
+        .run(tx)
         .await?;
     }
-    Ok(of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+    Ok(of_batches(tx, &[*batch]).await?.remove(&batch).unwrap_or_default())
 }
 
 pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
@@ -172,11 +172,10 @@ pub async fn spending(
 
 /// Adds the bytes fetched by crawls of batches with a quota. The bytes are summed by the hour, so
 /// that checking a quota reads few rows. The bytes of an hour count until 24 hours after the end of
-/// the hour, so an agent never fetches more than its quota within 24 hours. Run in the transaction
-/// that records outcomes.
+/// the hour, so an agent never fetches more than its quota within 24 hours.
 pub(in crate::store) async fn add_spending(
-    conn: &mut PgConnection,
-    fetched: &[(TaskId, AgentId, u64)],
+    tx: &mut Tx<'_>,
+    fetched: &[(Locked<TaskId>, AgentId, u64)],
 ) -> Result<(), Error> {
     let tasks: Vec<i64> = fetched.iter().map(|(task, ..)| task.get()).collect();
     let agents: Vec<i64> = fetched.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -199,7 +198,7 @@ pub(in crate::store) async fn add_spending(
         &agents,
         &bytes,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 

@@ -278,6 +278,7 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
 mod tests {
     use super::*;
     use crate::model::{Budget, CrawlEnding};
+    use crate::store::Tx;
     use crate::store::batches::changes::ChangeKind;
     use crate::store::batches::{self, removal};
     use crate::store::fixtures::{self, Conn};
@@ -323,6 +324,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn progress_is_exact_through_a_task_s_whole_life(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
@@ -338,21 +340,24 @@ mod tests {
         assert_eq!((progress.truncated, progress.complete, progress.failed, progress.pages), (1, 1, 1, 9));
         fixtures::change(&mut conn, batch, ChangeKind::Retry).await;
         is_exact(&mut conn).await;
-        measuring_and_rounds::next(&mut conn, &tasks[..1]).await.expect("crawl again");
+        let locked = fixtures::lock(&mut conn, &tasks).await;
+        measuring_and_rounds::next(&mut conn, &locked[..1]).await.expect("crawl again");
         is_exact(&mut conn).await;
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.open(), progress.pages), (0, 1, 2, 3));
         fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         is_exact(&mut conn).await;
-        removal::remove_tasks(&mut conn, &tasks[1..2]).await.expect("remove");
+        removal::remove_tasks(&mut conn, &locked[1..2]).await.expect("remove");
         fold(&mut conn).await.expect("fold");
         assert_eq!(fixtures::scalar::<i64>(&mut conn, "select done from batch_totals").await, 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn held_tasks_are_counted_by_cause_through_every_change_of_a_hold(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = fixtures::located(&mut conn, batch, &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn"]).await;
+        let tasks = fixtures::lock(&mut conn, &tasks).await;
         let address = |admitted| Cause::Address { address: "192.0.2.1/32".parse().expect("an address"), admitted };
         let first = [
             (tasks[0], address(false)),
@@ -407,6 +412,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn progress_reads_few_rows_of_a_large_batch(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         fixtures::execute(
             &mut conn,
@@ -434,7 +440,7 @@ mod tests {
         fixtures::execute(&mut conn, "update batches set policy = policy || '{\"recrawl_interval_ms\": 3600000}'")
             .await;
         fixtures::execute(&mut conn, "analyze").await;
-        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
         // This connection's statistics, so that no other connection changes the numbers.
         let read = async |conn: &mut PgConnection| -> i64 {
             fixtures::scalar(

@@ -13,9 +13,9 @@ use crate::model::{AgentId, BatchId, SiteId};
 
 use super::changes::{ChangeKind, PieceResult, ReadTask, open_tasks};
 use super::{cancel_and_retry, removal};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
+use crate::store::{Error, Tx};
 
 impl ChangeKind {
     /// Number of tasks that a piece reads. A piece takes about a tenth of a second, so that no
@@ -70,8 +70,8 @@ pub async fn unfinished(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> 
 }
 
 /// Does the next piece of this batch's change. Returns `None` if the change is finished, or if
-/// another transaction is doing a piece of it. Run in a transaction.
-pub async fn piece_of(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Piece>, Error> {
+/// another transaction is doing a piece of it.
+pub async fn piece_of(conn: &mut Tx<'_>, batch: BatchId) -> Result<Option<Piece>, Error> {
     let found = sqlx::query_as!(
         Position,
         r#"
@@ -87,7 +87,7 @@ pub async fn piece_of(conn: &mut PgConnection, batch: BatchId) -> Result<Option<
     }
 }
 
-async fn piece(conn: &mut PgConnection, position: Position) -> Result<Piece, Error> {
+async fn piece(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, .. } = position;
     // Tasks are never waited for. The limit is for rows that someone locks by hand. By outdated
     // statistics, the planner would read the whole table of tasks for each piece.
@@ -198,7 +198,7 @@ async fn read_left(conn: &mut PgConnection, position: &Position) -> Result<Vec<R
 }
 
 /// Changes those of the read tasks that are meant and that no other transaction has locked.
-async fn change(conn: &mut PgConnection, position: &Position, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
+async fn change(conn: &mut Tx<'_>, position: &Position, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
     match position.kind {
         ChangeKind::Cancel => cancel_and_retry::cancel_unlocked(conn, tasks).await,
         ChangeKind::Retry => cancel_and_retry::retry_unlocked(conn, position.batch_id, tasks).await,
@@ -207,7 +207,7 @@ async fn change(conn: &mut PgConnection, position: &Position, tasks: &[ReadTask]
 }
 
 /// After the last task was read: tries the tasks of the sites that were left.
-async fn again(conn: &mut PgConnection, position: Position) -> Result<Piece, Error> {
+async fn again(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     let tasks = read_left(conn, &position).await?;
     let mut done = change(conn, &position, &tasks).await?;
     let left: Vec<SiteId> = std::mem::take(&mut done.left).into_iter().collect();
@@ -220,7 +220,7 @@ async fn again(conn: &mut PgConnection, position: Position) -> Result<Piece, Err
 
 /// After the last task was read and no site was left: finishes the change, or begins again with the
 /// first task if tasks must be read again.
-async fn end(conn: &mut PgConnection, position: Position) -> Result<Piece, Error> {
+async fn end(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, left_more, .. } = position;
     let piece = |step| Piece { batch, kind, step, agents: Vec::new() };
     let rest = match kind {
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::model::{CrawlEnding, TaskId};
     use crate::store::batches::Batch;
-    use crate::store::batches::changes::{Change, begin, of_batch};
+    use crate::store::batches::changes::{Change, of_batch};
     use crate::store::{batches, fixtures};
 
     /// A batch of 2,500 submitted sites, whose names are s1.cn, s2.cn and so on.
@@ -271,7 +271,7 @@ mod tests {
 
     async fn to_end(conn: &mut PgConnection, batch: BatchId) -> Step {
         loop {
-            match piece_of(conn, batch).await.expect("a piece").expect("it is unfinished").step {
+            match fixtures::piece(conn, batch).await.expect("it is unfinished").step {
                 Step::Worked => {}
                 step => return step,
             }
@@ -293,7 +293,7 @@ mod tests {
         )
         .await;
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
-        let change = begin(&mut conn, batch.id, &batch.name, ChangeKind::Cancel, false).await.expect("begin");
+        let change = fixtures::begin_change(&mut conn, &batch, ChangeKind::Cancel, false).await.expect("begin");
         assert_eq!(to_end(&mut conn, batch.id).await, Step::Waits);
         assert_eq!(states(&mut conn).await, [("cancelled".to_owned(), 2499), ("submitted".to_owned(), 1)]);
         assert_eq!(to_end(&mut conn, batch.id).await, Step::Waits, "it is still locked");
@@ -315,16 +315,16 @@ mod tests {
         let others = fixtures::queue(&mut conn, other, agent, &["d.cn"]).await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         fixtures::complete(&mut conn, agent, tasks[0]).await;
-        let change = begin(&mut conn, batch.id, &batch.name, ChangeKind::Cancel, false).await.expect("begin");
+        let change = fixtures::begin_change(&mut conn, &batch, ChangeKind::Cancel, false).await.expect("begin");
         let granted = fixtures::grant(&mut conn, agent, session).await;
         assert_eq!(granted.iter().map(|(task, _)| *task).collect::<Vec<_>>(), others, "the slot is the other batch's");
-        let piece = piece_of(&mut conn, batch.id).await.expect("a piece").expect("it is unfinished");
+        let piece = fixtures::piece(&mut conn, batch.id).await.expect("it is unfinished");
         assert_eq!((piece.step, piece.agents), (Step::Worked, vec![agent]), "what is crawled comes first");
         assert_eq!(fixtures::state(&mut conn, tasks[2]).await, "assigned");
         assert_eq!(to_end(&mut conn, batch.id).await, Step::Finished);
         let done = of_batch(&mut conn, batch.id).await.expect("look").expect("the change");
         assert_eq!((done.number, done.changed, done.leases, done.sites), (change.number, 2, 1, 3));
-        assert_eq!(piece_of(&mut conn, batch.id).await.expect("look"), None);
+        assert_eq!(fixtures::piece(&mut conn, batch.id).await, None);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -332,14 +332,14 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let batch = large(&mut conn).await;
         fixtures::execute(&mut conn, "update tasks set state = 'failed', reason = 'on purpose' where id % 2 = 0").await;
-        let begun = async |conn: &mut PgConnection, kind| begin(conn, batch.id, &batch.name, kind, false).await;
+        let begun = async |conn: &mut PgConnection, kind| fixtures::begin_change(conn, &batch, kind, false).await;
         let retry = begun(&mut conn, ChangeKind::Retry).await.expect("begin");
-        piece_of(&mut conn, batch.id).await.expect("a piece");
+        fixtures::piece(&mut conn, batch.id).await;
         let again = begun(&mut conn, ChangeKind::Retry).await.expect("the same");
         assert_eq!((again.number, again.read, again.changed), (retry.number, 1000, 500));
         let cancel = begun(&mut conn, ChangeKind::Cancel).await.expect("it ends the retry");
         assert!(cancel.number > retry.number && cancel.read == 0, "{cancel:?}");
-        piece_of(&mut conn, batch.id).await.expect("a piece");
+        fixtures::piece(&mut conn, batch.id).await;
         let refused = begun(&mut conn, ChangeKind::Retry).await.expect_err("it is being cancelled").to_string();
         assert!(refused.starts_with("batch large is being cancelled: "), "{refused}");
         let removal = begun(&mut conn, ChangeKind::Remove).await.expect("what is being cancelled can be removed");
@@ -371,7 +371,7 @@ mod tests {
             tasks[2].get(),
         )
         .await;
-        begin(&mut conn, batch.id, &batch.name, ChangeKind::Retry, false).await.expect("begin");
+        fixtures::begin_change(&mut conn, &batch, ChangeKind::Retry, false).await.expect("begin");
         // The third site fails after the retry was asked for.
         fixtures::grant(&mut conn, agent, session).await;
         let late = fixtures::report(tasks[2], fixtures::TOKEN, CrawlEnding::Unreachable(None));
@@ -400,8 +400,8 @@ mod tests {
             "insert into tasks (batch_id, site_id, round) select batch_id, site_id, 2 from tasks where id % 500 = 0",
         )
         .await;
-        begin(&mut conn, batch.id, &batch.name, ChangeKind::Cancel, false).await.expect("begin");
-        piece_of(&mut conn, batch.id).await.expect("a piece");
+        fixtures::begin_change(&mut conn, &batch, ChangeKind::Cancel, false).await.expect("begin");
+        fixtures::piece(&mut conn, batch.id).await;
         adding.commit().await.expect("commit");
         assert_eq!(to_end(&mut conn, batch.id).await, Step::Finished);
         assert_eq!(states(&mut conn).await, [("cancelled".to_owned(), 2505)]);

@@ -11,18 +11,14 @@ use sqlx::PgConnection;
 use crate::model::{BatchId, SiteId, TaskId};
 
 use super::changes::{PieceResult, ReadTask};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
+use crate::store::{Error, Locked, Tx};
 
 /// Maximum number of discovered hosts removed by a piece, which takes a few tens of milliseconds.
 const HOST_PIECE: i64 = 10_000;
 
 /// Removes those of the tasks that no other transaction has locked, and that no agent crawls.
-pub(super) async fn remove_unlocked(
-    conn: &mut PgConnection,
-    batch: BatchId,
-    tasks: &[ReadTask],
-) -> Result<PieceResult, Error> {
+pub(super) async fn remove_unlocked(tx: &mut Tx<'_>, batch: BatchId, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
     let free = sqlx::query_scalar!(
         r#"
@@ -37,29 +33,29 @@ pub(super) async fn remove_unlocked(
         "#,
         &ids as _,
     );
-    let free = free.all(conn).await?;
-    remove_tasks(conn, &free).await?;
-    let free: HashSet<TaskId> = free.into_iter().collect();
+    let free: Vec<_> = free.locked(tx).await?;
+    remove_tasks(tx, &free).await?;
+    let free: HashSet<Locked<TaskId>> = free.into_iter().collect();
     let (gone, left): (Vec<&ReadTask>, Vec<&ReadTask>) = tasks.iter().partition(|task| free.contains(&task.id));
     let sites: Vec<SiteId> = gone.iter().map(|task| task.site).collect();
     sqlx::query!("delete from discovered_hosts where site_id = any($1) and batch_id = $2", &sites as _, batch.get())
-        .run(conn)
+        .run(tx)
         .await?;
     let changed = u64::try_from(gone.iter().filter(|task| task.newest).count()).unwrap_or(u64::MAX);
     Ok(PieceResult { changed, left: left.iter().map(|task| task.site).collect(), ..PieceResult::default() })
 }
 
 /// Removes tasks with their dependent rows. Returns the row numbers of the sets of excluded
-/// agents to which the tasks' assignments referred. The caller has locked the tasks.
+/// agents to which the tasks' assignments referred.
 pub(in crate::store) async fn remove_tasks(
-    conn: &mut PgConnection,
-    tasks: &[TaskId],
+    tx: &mut Tx<'_>,
+    tasks: &[Locked<TaskId>],
 ) -> Result<Vec<Option<i64>>, Error> {
-    sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
-    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
-    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(tx).await?;
+    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(tx).await?;
+    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(tx).await?;
     // An ended task has no hold. A cascade would count the ended holds once for each removed task.
-    sqlx::query!("delete from task_holds where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from task_holds where task_id = any($1)", tasks as _).run(tx).await?;
     // One statement deletes tasks and assignments, because they reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"
@@ -69,7 +65,7 @@ pub(in crate::store) async fn remove_tasks(
         "#,
         tasks as _,
     );
-    exclusions.all(conn).await
+    exclusions.all(tx).await
 }
 
 pub(super) async fn has_tasks(conn: &mut PgConnection, batch: BatchId) -> Result<bool, Error> {
@@ -136,15 +132,15 @@ mod tests {
 
         let batch = batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there");
         let refused =
-            changes::begin(&mut conn, batch.id, &batch.name, ChangeKind::Remove, false).await.expect_err("under way");
+            fixtures::begin_change(&mut conn, &batch, ChangeKind::Remove, false).await.expect_err("under way");
         assert!(matches!(refused, BeginError::Open { open: 2, .. }), "{refused}");
         assert!(!batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there").removing);
 
-        changes::begin(&mut conn, batch.id, &batch.name, ChangeKind::Remove, true).await.expect("begin");
+        fixtures::begin_change(&mut conn, &batch, ChangeKind::Remove, true).await.expect("begin");
         let steps = async || {
             let mut conn = pool.acquire().await.expect("connect");
             loop {
-                let piece = pieces::piece_of(&mut conn, autumn).await.expect("a piece").expect("it is unfinished");
+                let piece = fixtures::piece(&mut conn, autumn).await.expect("it is unfinished");
                 if piece.step != Step::Worked {
                     return piece.step;
                 }
@@ -193,10 +189,14 @@ mod tests {
         let shared = fixtures::site(&mut conn, "s1.cn").await;
         fixtures::assigned(&mut conn, winter, shared, agent).await;
         let batch = batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there");
-        let change = changes::begin(&mut conn, batch.id, &batch.name, ChangeKind::Remove, false).await.expect("begin");
+        let change = fixtures::begin_change(&mut conn, &batch, ChangeKind::Remove, false).await.expect("begin");
         assert_eq!(change.sites, 3500);
-        assert_eq!(measuring_and_rounds::recrawl(&mut conn, 100).await.expect("look").due, 0, "it is going");
-        let mut tx = pool.begin().await.expect("begin");
+        assert_eq!(
+            fixtures::tx(&mut conn, async |tx| measuring_and_rounds::recrawl(tx, 100).await).await.expect("look").due,
+            0,
+            "it is going"
+        );
+        let mut tx = fixtures::begin(&pool).await;
         let first = pieces::piece_of(&mut tx, autumn).await.expect("a piece").expect("it is unfinished");
         assert_eq!(first.step, Step::Worked);
         let done = changes::of_batch(&mut tx, autumn).await.expect("look").expect("the change");
@@ -208,7 +208,7 @@ mod tests {
         let new = fixtures::site(&mut conn, "new.cn").await;
         fixtures::task(&mut conn, winter, new, "submitted").await;
         tx.commit().await.expect("commit");
-        while let Some(piece) = pieces::piece_of(&mut conn, autumn).await.expect("a piece") {
+        while let Some(piece) = fixtures::piece(&mut conn, autumn).await {
             assert_ne!(piece.step, Step::Waits);
         }
         assert!(batches::by_name(&mut conn, "autumn").await.expect("look").is_none());

@@ -26,7 +26,7 @@ use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::sites::positions_and_verdicts;
 use crate::store::tasks::measuring_and_rounds;
 use crate::store::types::{Unsigned, whole};
-use crate::store::{Error, settings};
+use crate::store::{Error, Locked, Tx, settings};
 
 /// Number of rows inserted by one statement. It is large enough that the latency of a statement
 /// does not matter, and small enough that the statement's arrays take only a few megabytes.
@@ -118,31 +118,31 @@ fn listed(differences: &[PolicyDifference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Stores a submission. Run in a transaction.
-pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
+/// Stores a submission.
+pub async fn submit(tx: &mut Tx<'_>, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
     if let Some(idempotency) = &submission.idempotency
-        && let Some(first) = first_answer(conn, idempotency).await?
+        && let Some(first) = first_answer(tx, idempotency).await?
     {
         return Ok(first);
     }
-    if settings::contact_url(conn).await?.is_none() {
+    if settings::contact_url(tx).await?.is_none() {
         return Err(SubmitError::NoContactUrl);
     }
-    let batch = agreed_batch(conn, submission).await?;
-    expect_growth(conn).await?;
-    let sites = site_ids(conn, &submission.sites).await?;
-    positions_and_verdicts::listed(conn, &submission.positions).await?;
-    let added = add_tasks(conn, batch, &sites).await?;
+    let batch = agreed_batch(tx, submission).await?;
+    expect_growth(tx).await?;
+    let sites = site_ids(tx, &submission.sites).await?;
+    positions_and_verdicts::listed(tx, &submission.positions).await?;
+    let added = add_tasks(tx, batch, &sites).await?;
     let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
     let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
     let submitted = SubmissionResult {
         added,
         already_present: present - added,
         duplicates: submission.duplicates + (names - present),
-        batch_total: task_count(conn, batch).await?,
+        batch_total: task_count(tx, batch).await?,
     };
     if let Some(idempotency) = &submission.idempotency {
-        remember(conn, idempotency, batch, &submitted).await?;
+        remember(tx, idempotency, batch, &submitted).await?;
     }
     Ok(submitted)
 }
@@ -150,10 +150,10 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
 /// Returns the answer to an earlier submission with this key, which must have been the same
 /// request. Locks the key until the transaction ends.
 async fn first_answer(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     Idempotency { key, request }: &Idempotency,
 ) -> Result<Option<SubmissionResult>, SubmitError> {
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(tx).await?;
     let row = sqlx::query!(
         r#"
         select b.name, s.request_sha256, s.added, s.already_present, s.duplicates, s.batch_total
@@ -162,7 +162,7 @@ async fn first_answer(
         "#,
         key,
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     let Some(row) = row else { return Ok(None) };
     if row.request_sha256 != request {
@@ -200,21 +200,21 @@ async fn remember(
 }
 
 /// Returns the batch if it is new, or if it has the requested strategy, policy and constraints.
-async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
+async fn agreed_batch(tx: &mut Tx<'_>, submission: &Submission) -> Result<BatchId, SubmitError> {
     let strategy = submission.strategy.unwrap_or_default();
     let policy = submission.policy.or(&submission.default_policy);
-    let batch = batches::lock_or_create(conn, &submission.batch, strategy, &policy).await?;
+    let (locked, batch) = batches::lock_or_create(tx, &submission.batch, strategy, &policy).await?;
     if batch.removing {
         return Err(SubmitError::BeingRemoved(batch.name));
     }
-    let change = changes::of_batch(conn, batch.id).await?.filter(|change| !change.finished);
+    let change = changes::of_batch(tx, batch.id).await?.filter(|change| !change.finished);
     if change.is_some_and(|change| change.kind == ChangeKind::Cancel) {
         return Err(SubmitError::BeingCancelled(batch.name));
     }
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
-    let has = constraints_and_quotas::settle(conn, batch.id, &submission.constraints).await?;
+    let has = constraints_and_quotas::settle(tx, locked, &submission.constraints).await?;
     let mut differences = submission.policy.differences(&batch.policy);
     differences.extend(submission.constraints.differences(&has));
     if !differences.is_empty() {
@@ -286,10 +286,10 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
 /// Discards the connection's plans, and makes new plans use indexes until the transaction ends,
 /// because the tables are about to grow. A connection keeps its plans, even those for foreign-key
 /// checks. A plan made when a table had one page would read the whole table for every added row.
-async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("discard plans").run(conn).await?;
+async fn expect_growth(tx: &mut Tx<'_>) -> Result<(), Error> {
+    sqlx::query!("discard plans").run(tx).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
-        .one(conn)
+        .one(tx)
         .await?;
     Ok(())
 }
@@ -351,11 +351,11 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
 /// Returns the batch of this name, creating it if it is new. Locks the batch against other
 /// submissions until the transaction ends.
 pub async fn lock_or_create(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     name: &str,
     strategy: Strategy,
     policy: &CrawlPolicy,
-) -> Result<Batch, Error> {
+) -> Result<(Locked<BatchId>, Batch), Error> {
     // `for update` would also block inserts of tasks; `for no key update` does not.
     sqlx::query!(
         "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
@@ -363,9 +363,9 @@ pub async fn lock_or_create(
         strategy.to_string(),
         Json(policy) as _,
     )
-    .run(conn)
+    .run(tx)
     .await?;
-    sqlx::query_as!(
+    let batch = sqlx::query_as!(
         Batch,
         r#"
         select id, name, strategy, policy, removing_since is not null as "removing!"
@@ -373,16 +373,16 @@ pub async fn lock_or_create(
         for no key update
         "#,
         name,
-    )
-    .one(conn)
-    .await
+    );
+    let batch = batch.one(tx).await?;
+    Ok((Locked::by(tx, batch.id), batch))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
+    use sqlx::{AssertSqlSafe, PgPool, Row};
 
     use super::*;
     use crate::store::fixtures::{self, Conn};
@@ -439,7 +439,7 @@ mod tests {
     async fn small_batches(conn: &mut PgConnection, numbers: std::ops::Range<u32>) {
         for number in numbers {
             let small = Submission { batch: format!("small-{number}"), ..submission(names(0..21)) };
-            submit(conn, &small).await.expect("submitted");
+            fixtures::tx(conn, async |tx| submit(tx, &small).await).await.expect("submitted");
         }
     }
 
@@ -456,7 +456,7 @@ mod tests {
         // Makes Postgres plan the checks of foreign keys while the tables have one page.
         small_batches(&mut conn, 11..12).await;
 
-        let mut tx = conn.begin().await.expect("a transaction");
+        let mut tx = Tx::on(&mut conn).await.expect("a transaction");
         submit(&mut tx, &submission(names(100..20_100))).await.expect("submitted");
         let whole: i64 = fixtures::scalar(
             &mut tx,
@@ -492,7 +492,7 @@ mod tests {
                 .expect("statistics")
         };
         for (from, to, expected) in [(0, 2_000, 2_000.0), (2_000, 2_100, 2_000.0), (2_100, 4_000, 4_000.0)] {
-            let mut tx = pool.begin().await.expect("a transaction");
+            let mut tx = fixtures::begin(&pool).await;
             let submitted = submit(&mut tx, &submission(names(from..to))).await.expect("submitted");
             has_grown(&mut tx, submitted.added).await.expect("counted");
             tx.commit().await.expect("committed");

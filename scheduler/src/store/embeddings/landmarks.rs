@@ -11,9 +11,9 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SessionId};
 use crate::store::rows_and_errors::{Rows, Statement};
-use crate::store::settings::LockedSettings;
+use crate::store::settings::Settings;
 use crate::store::types::Interval;
-use crate::store::{Error, Tx};
+use crate::store::{Error, Locked, Tx};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landmark {
@@ -45,10 +45,15 @@ pub struct ConnectedAgent {
 }
 
 /// Replaces all landmarks, in the given order.
-pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
+pub async fn replace(
+    tx: &mut Tx<'_>,
+    _: &Locked<Settings>,
+    chosen: &[(AgentId, String)],
+    by: ChosenBy,
+) -> Result<(), Error> {
     let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
     let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
-    sqlx::query!("delete from landmarks").run(conn).await?;
+    sqlx::query!("delete from landmarks").run(tx).await?;
     sqlx::query!(
         r#"
         insert into landmarks (agent_id, position, reason, elected)
@@ -59,7 +64,7 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
         &reasons,
         by == ChosenBy::Election,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
@@ -152,7 +157,7 @@ pub async fn longest_absent(conn: &mut PgConnection, after: Duration) -> Result<
 /// longer a landmark.
 pub async fn replace_lost(
     tx: &mut Tx<'_>,
-    _: &LockedSettings,
+    _: &Locked<Settings>,
     lost: AgentId,
     by: AgentId,
     reason: &str,

@@ -8,9 +8,9 @@ use sqlx::PgConnection;
 
 use crate::gnp::{Embedding, Placement};
 use crate::model::EmbeddingEpoch;
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Micros, whole};
+use crate::store::{Error, Tx};
 
 /// The epoch of the newest embedding; `None` if there is none yet.
 pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
@@ -70,16 +70,12 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
 }
 
 /// Stores a fit as the newest embedding. Changes nothing and returns `false` if `former` is no
-/// longer the newest embedding. Run in a transaction.
-pub async fn take_over(
-    conn: &mut PgConnection,
-    fitted: &NewEmbedding,
-    former: Option<EmbeddingEpoch>,
-) -> Result<bool, Error> {
+/// longer the newest embedding.
+pub async fn take_over(tx: &mut Tx<'_>, fitted: &NewEmbedding, former: Option<EmbeddingEpoch>) -> Result<bool, Error> {
     // The lock makes the next statement see the commit of a concurrent fit. The comparison of
     // epochs then prevents this fit from replacing a newer one.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
-    let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(tx).await?;
+    let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(tx).await?;
     if newest != former {
         return Ok(false);
     }
@@ -96,10 +92,10 @@ pub async fn take_over(
         fitted.mesh_error,
         fitted.as_of,
     )
-    .run(conn)
+    .run(tx)
     .await?;
-    insert_agents(conn, embedding).await?;
-    remember(conn, fitted).await?;
+    insert_agents(tx, embedding).await?;
+    remember(tx, fitted).await?;
     Ok(true)
 }
 

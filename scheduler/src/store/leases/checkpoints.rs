@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases;
+    use crate::store::{Tx, leases};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(mut conn: Conn) {
@@ -148,8 +148,8 @@ mod tests {
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;
         let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], rate_state: RateState::default() };
-        let saving = async |conn: &mut PgConnection| save(conn, agent, session, &checkpoint).await;
-        let release = async |ending: &mut PgConnection| {
+        let saving = async |tx: &mut Tx<'_>| save(tx, agent, session, &checkpoint).await;
+        let release = async |ending: &mut Tx<'_>| {
             assert!(leases::release(ending, agent, task, token, None, 5).await.expect("neither waits for the other"));
         };
         let saved = fixtures::behind_what_goes_on(&pool, ending, release, saving).await;

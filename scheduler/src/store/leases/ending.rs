@@ -1,7 +1,7 @@
 //! Ends leases, releases those that agents return or whose session has ended, and reads the
 //! revocations that a session must still send.
 //!
-//! The statements of [`end`] and [`complete`] are the only ones that end leases. Invariant: a task
+//! The statements of [`end`], [`revoke`] and [`complete`] are the only ones that end leases. Invariant: a task
 //! is locked before its lease. Several tasks are locked in the order of their identifiers. Without
 //! this order, two transactions that end leases could deadlock.
 
@@ -10,10 +10,10 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId, words};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause};
 use crate::store::types::{Interval, whole};
+use crate::store::{Error, Locked, Tx};
 
 words!(
     /// Whether a lease is active, and if not, how it ended.
@@ -51,8 +51,6 @@ pub(in crate::store) enum Ending<'a> {
     /// The crawl went on beyond its time limit. An agent is to be chosen again for the task. This
     /// does not count as a crash, because one agent that hangs would make poison of its sites.
     Overdue,
-    /// The lease's task was cancelled; the caller has locked the task.
-    Revoked,
 }
 
 impl Ending<'_> {
@@ -61,7 +59,6 @@ impl Ending<'_> {
             Self::HandedBack | Self::Crashed { .. } | Self::Anew => LeaseState::Released,
             Self::Lost { .. } => LeaseState::Expired,
             Self::Overdue => LeaseState::Overdue,
-            Self::Revoked => LeaseState::Revoked,
         }
     }
 }
@@ -69,22 +66,19 @@ impl Ending<'_> {
 /// Ends leases that are active and, if `of` is set, belong to that agent; ignores other leases.
 /// Returns the tasks of the ended leases, with their agents.
 pub(in crate::store) async fn end(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     leases: &[(TaskId, LeaseToken)],
     of: Option<AgentId>,
     ending: Ending<'_>,
-) -> Result<Vec<(TaskId, AgentId)>, Error> {
+) -> Result<Vec<(Locked<TaskId>, AgentId)>, Error> {
     if leases.is_empty() {
         return Ok(Vec::new());
     }
     let (tasks, tokens): (Vec<i64>, Vec<i64>) = leases.iter().map(|(task, token)| (task.get(), token.get())).unzip();
-    if matches!(ending, Ending::Revoked) {
-        return revoke(conn, &tasks, &tokens).await;
-    }
     let (crash, most) = match ending {
         Ending::Crashed { with, most } => (Some(with), Some(most)),
         Ending::Lost { most } => (None, Some(most)),
-        Ending::HandedBack | Ending::Anew | Ending::Overdue | Ending::Revoked => (None, None),
+        Ending::HandedBack | Ending::Anew | Ending::Overdue => (None, None),
     };
     let ended = sqlx::query!(
         r#"
@@ -131,16 +125,24 @@ pub(in crate::store) async fn end(
         most.map(whole::<i32, _>),
         matches!(ending, Ending::Anew | Ending::Overdue),
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    let given_up: Vec<TaskId> = ended.iter().filter(|row| row.given_up).map(|row| row.id).collect();
+    let given_up: Vec<_> = Locked::all(tx, ended.iter().filter(|row| row.given_up).map(|row| row.id));
     if !given_up.is_empty() {
-        holds::end(conn, &given_up).await?;
+        holds::end(tx, &given_up).await?;
     }
-    Ok(ended.into_iter().map(|row| (row.id, row.agent_id)).collect())
+    Ok(ended.into_iter().map(|row| (Locked::by(tx, row.id), row.agent_id)).collect())
 }
 
-async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Result<Vec<(TaskId, AgentId)>, Error> {
+/// Ends those of the leases of cancelled tasks that are active. Returns the leases' agents.
+pub(in crate::store) async fn revoke(
+    tx: &mut Tx<'_>,
+    leases: &[(Locked<TaskId>, LeaseToken)],
+) -> Result<Vec<AgentId>, Error> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (tasks, tokens): (Vec<i64>, Vec<i64>) = leases.iter().map(|(task, token)| (task.get(), token.get())).unzip();
     let revoked = sqlx::query!(
         r#"
         update leases l set state = 'revoked', ended_at = now()
@@ -148,26 +150,25 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
         where l.task_id = ending.task_id and l.token = ending.token and l.state = 'active'
         returning l.task_id, l.agent_id
         "#,
-        tasks,
-        tokens,
+        &tasks,
+        &tokens,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    Ok(revoked.into_iter().map(|row| (row.task_id, row.agent_id)).collect())
+    Ok(revoked.into_iter().map(|row| row.agent_id).collect())
 }
 
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Completed {
-    pub(in crate::store) task: TaskId,
+    pub(in crate::store) task: Locked<TaskId>,
     pub(in crate::store) token: LeaseToken,
     /// Why the task fails, as a sentence and as a kind of reason; `None` if the task is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,
 }
 
 /// Ends leases and their tasks with outcomes. This is a single statement, because it runs more
-/// often than any other ending. A lease that was released or has expired becomes completed too. The
-/// caller has locked the tasks.
-pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
+/// often than any other ending. A lease that was released or has expired becomes completed too.
+pub(in crate::store) async fn complete(tx: &mut Tx<'_>, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();
     let failure = |one: &Completed| one.failure.clone().unzip();
@@ -193,7 +194,7 @@ pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Com
         &failures as _,
         &kinds as _,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
@@ -201,7 +202,7 @@ pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Com
 /// task fails once it has crashed `max_crashes` times. Returns `false` if the lease is not active
 /// or belongs to another agent.
 pub async fn release(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     agent: AgentId,
     task: TaskId,
     token: LeaseToken,
@@ -209,24 +210,22 @@ pub async fn release(
     max_crashes: u32,
 ) -> Result<bool, Error> {
     let ending = crash.map_or(Ending::HandedBack, |with| Ending::Crashed { with, most: max_crashes });
-    Ok(!end(conn, &[(task, token)], Some(agent), ending).await?.is_empty())
+    Ok(!end(tx, &[(task, token)], Some(agent), ending).await?.is_empty())
 }
 
 /// Releases a lease because the site asked for a pause: no agent crawls the site until `pause` is
-/// over. Returns `false` if the lease is not active or belongs to another agent. Run in a
-/// transaction.
+/// over. Returns `false` if the lease is not active or belongs to another agent.
 pub async fn pause(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     agent: AgentId,
     task: TaskId,
     token: LeaseToken,
     pause: Duration,
 ) -> Result<bool, Error> {
-    if end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty() {
-        return Ok(false);
-    }
-    holds::hold(conn, &[(task, Cause::Pause(pause))]).await?;
-    Ok(true)
+    let ended = end(tx, &[(task, token)], Some(agent), Ending::Anew).await?;
+    let paused: Vec<_> = ended.into_iter().map(|(task, _)| (task, Cause::Pause(pause))).collect();
+    holds::hold(tx, &paused).await?;
+    Ok(!paused.is_empty())
 }
 
 /// Whose ended sessions lose their leases.
@@ -241,21 +240,17 @@ pub enum ReleaseScope {
 /// session expired, or if another process superseded it. A task fails once it has crashed
 /// `max_crashes` times. Waits for no lock: skips tasks that another transaction has locked, which a
 /// later pass of the reaper releases. Returns the number of released leases.
-pub async fn release_of_ended_sessions(
-    conn: &mut PgConnection,
-    of: ReleaseScope,
-    max_crashes: u32,
-) -> Result<u64, Error> {
+pub async fn release_of_ended_sessions(tx: &mut Tx<'_>, of: ReleaseScope, max_crashes: u32) -> Result<u64, Error> {
     let lost = match of {
-        ReleaseScope::Agent(agent) => lost_of_agent(conn, agent).await?,
-        ReleaseScope::All => lost(conn).await?,
+        ReleaseScope::Agent(agent) => lost_of_agent(tx, agent).await?,
+        ReleaseScope::All => lost(tx).await?,
     };
-    let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;
+    let ended = end(tx, &lost, None, Ending::Lost { most: max_crashes }).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
 /// Locks the tasks of all leases whose session has ended. Returns the leases.
-async fn lost(conn: &mut PgConnection) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+async fn lost(tx: &mut Tx<'_>) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
         -- Finds each next session with leases by index. Most leases belong to active sessions, and
@@ -279,13 +274,13 @@ async fn lost(conn: &mut PgConnection) -> Result<Vec<(TaskId, LeaseToken)>, Erro
         for update of t skip locked
         "#,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.token)).collect())
 }
 
 /// Like [`lost`], but only of one agent's sessions.
-async fn lost_of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+async fn lost_of_agent(tx: &mut Tx<'_>, agent: AgentId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
         with lost as materialized (
@@ -299,7 +294,7 @@ async fn lost_of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<(T
         "#,
         agent.get(),
     )
-    .all(conn)
+    .all(tx)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.token)).collect())
 }
@@ -309,7 +304,7 @@ async fn lost_of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<(T
 /// can first report what it ended meanwhile, because `overtime` also counts from the beginning of
 /// its new session, and a heartbeat must have come since. Skips tasks that another transaction has
 /// locked. Returns the agents.
-pub async fn take_overdue(conn: &mut PgConnection, overtime: Duration, limit: i64) -> Result<Vec<AgentId>, Error> {
+pub async fn take_overdue(tx: &mut Tx<'_>, overtime: Duration, limit: i64) -> Result<Vec<AgentId>, Error> {
     let rows = sqlx::query!(
         r#"
         with overdue as materialized (
@@ -327,10 +322,10 @@ pub async fn take_overdue(conn: &mut PgConnection, overtime: Duration, limit: i6
         Interval(overtime),
         limit,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let overdue: Vec<(TaskId, LeaseToken)> = rows.into_iter().map(|row| (row.id, row.token)).collect();
-    let ended = end(conn, &overdue, None, Ending::Overdue).await?;
+    let ended = end(tx, &overdue, None, Ending::Overdue).await?;
     Ok(ended.into_iter().map(|(_, agent)| agent).collect())
 }
 
@@ -358,11 +353,11 @@ mod tests {
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases::granting::grant;
     use crate::store::leases::outcomes::OutcomeAnswer;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_its_holder_can_hand_a_lease_back(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let (other, token) = (fixtures::agent(&mut conn, "b").await, fixtures::TOKEN);
         assert!(!release(&mut conn, other, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
@@ -376,7 +371,9 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         let overtime = Duration::from_secs(60);
-        let taken = async |conn: &mut PgConnection| take_overdue(conn, overtime, 10).await.expect("look");
+        let taken = async |conn: &mut PgConnection| {
+            fixtures::tx(conn, async |tx| take_overdue(tx, overtime, 10).await.expect("look")).await
+        };
         let states = async |conn: &mut PgConnection| {
             let state =
                 "select t.state || ', ' || l.state || ', ' || t.crashes from tasks t join leases l on l.task_id = t.id";
@@ -423,17 +420,16 @@ mod tests {
         end: End,
     ) -> (String, Option<String>, i32) {
         let session = fixtures::session(conn, agent).await;
-        let token = grant(conn, agent, session).await.expect("grant")[0].token;
+        let token = fixtures::grant(conn, agent, session).await[0].1;
+        let release = async |conn: &mut PgConnection, crash| {
+            fixtures::tx(conn, async |tx| release(tx, agent, task, token, crash, fixtures::MAX_CRASHES).await).await
+        };
         match end {
             End::Panic => {
-                assert!(
-                    release(conn, agent, task, token, Some("index out of range"), fixtures::MAX_CRASHES)
-                        .await
-                        .expect("release")
-                );
+                assert!(release(conn, Some("index out of range")).await.expect("release"));
             }
             End::HandBack => {
-                assert!(release(conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
+                assert!(release(conn, None).await.expect("release"));
             }
             End::Loss => {
                 fixtures::execute(
@@ -452,7 +448,7 @@ mod tests {
                     sqlx::query("update sessions set process = $2 where id = $1").bind(session.get()).bind(process);
                 set.execute(&mut *conn).await.expect("it said which process it is");
                 let registration = Registration { process, ..fixtures::registration() };
-                sessions::open(conn, agent, &registration, fixtures::TERMS).await.expect("open");
+                fixtures::open_session(conn, agent, &registration).await.expect("open");
             }
             End::Goodbye => {
                 sessions::close(conn, session).await.expect("close");
@@ -490,7 +486,7 @@ mod tests {
             (End::Panic, "poison: its crawl crashed 5 times, at last with: index out of range"),
             (End::Loss, "poison: its agent was lost, 5 crashes in all"),
         ] {
-            let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+            let mut tx = Tx::on(&mut conn).await.expect("begin");
             let now = grant_and_end(&mut tx, agent, task, end).await;
             assert_eq!(now, ("failed".to_owned(), Some(reason.to_owned()), 5), "{end:?}");
             tx.rollback().await.expect("rollback");

@@ -8,8 +8,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
-use crate::store::Error;
 use crate::store::rows_and_errors::Rows;
+use crate::store::{Error, Locked, Tx};
 
 /// A new lease, with all data that the agent needs to crawl the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub struct Grant {
 
 /// An agent's session and its number of free slots.
 #[derive(Debug, Clone, Copy)]
-pub struct FreeSlots {
-    pub agent: AgentId,
+pub struct FreeSlots<Agent = AgentId> {
+    pub agent: Agent,
     pub session: SessionId,
     pub slots: i64,
 }
@@ -33,36 +33,35 @@ pub struct FreeSlots {
 /// Grants leases on the agent's assigned tasks, at most one per free slot. Grants nothing to a
 /// session that is no longer active, nor to a draining or paused agent. The caller must commit
 /// before it sends the grants.
-pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
-    let asking = FreeSlots { agent, session, slots: 0 };
-    let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
+pub async fn grant(tx: &mut Tx<'_>, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
+    let locked = lock(tx, &[FreeSlots { agent, session, slots: 0 }]).await?;
+    let Some((agent, capacity)) = locked.into_iter().next() else { return Ok(Vec::new()) };
     let active = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
     )
-    .one(conn)
+    .one(tx)
     .await?;
-    let granted = choose(conn, &[FreeSlots { slots: i64::from(capacity) - active, ..asking }]).await?;
+    let granted = choose(tx, &[FreeSlots { agent, session, slots: i64::from(capacity) - active }]).await?;
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
 /// Like [`grant`], but for several agents whose free slots are known. The free slots are not
 /// counted again: the given numbers are right, because only an agent's own session grants leases to
 /// the agent. For thousands of agents, counting would be most of the work. Returns grants in the
-/// order of `asking`. Each agent occurs once in `asking`, and the caller has [locked](lock) the
-/// agent's row.
-pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
+/// order of `asking`. Each agent occurs once in `asking`.
+pub async fn fill(tx: &mut Tx<'_>, asking: &[FreeSlots<Locked<AgentId>>]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
-    for (agent, grant) in choose(conn, asking).await? {
+    for (agent, grant) in choose(tx, asking).await? {
         granted.entry(agent).or_default().push(grant);
     }
-    Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
+    Ok(asking.iter().map(|free| granted.remove(&*free.agent).unwrap_or_default()).collect())
 }
 
 /// Locks the agents' rows until the transaction ends, so that two grants cannot use the same free
 /// slot. Returns the agents' capacities. Omits agents that are draining or paused, or whose session
 /// has ended. Lock order: agents before tasks.
-pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashMap<AgentId, u32>, Error> {
+pub async fn lock(tx: &mut Tx<'_>, asking: &[FreeSlots]) -> Result<HashMap<Locked<AgentId>, u32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
     }
@@ -81,13 +80,13 @@ pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashM
         &agents,
         &sessions,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.capacity.0)).collect())
+    Ok(rows.into_iter().map(|row| (Locked::by(tx, row.id), row.capacity.0)).collect())
 }
 
-async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(AgentId, Grant)>, Error> {
-    let free: Vec<&FreeSlots> = free.iter().filter(|free| free.slots > 0).collect();
+async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<Vec<(AgentId, Grant)>, Error> {
+    let free: Vec<&FreeSlots<_>> = free.iter().filter(|free| free.slots > 0).collect();
     if free.is_empty() {
         return Ok(Vec::new());
     }
@@ -140,7 +139,7 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
         &sessions,
         &free.iter().map(|free| free.slots).collect::<Vec<i64>>(),
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let granted = rows.into_iter().map(|row| {
         let grant = Grant {
@@ -253,6 +252,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
@@ -265,6 +265,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_agent_that_has_paused_is_granted_nothing_until_it_says_otherwise_or_comes_back(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
@@ -286,7 +287,7 @@ mod tests {
         assert!(crate::store::assignments::agents_and_loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
-        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
         assert_eq!(
             assignments::unassign(&mut tx, assignments::UnassignScope::Unavailable(Duration::from_secs(5)), 10)
                 .await
@@ -310,6 +311,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_whose_lease_was_lost_goes_before_those_that_never_had_one(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn", "d.cn"]).await;
@@ -322,19 +324,28 @@ mod tests {
         assert_eq!(next, [(tasks[1], 2)], "one slot is free");
     }
 
+    /// Locks those of the agents to which leases may be granted.
+    async fn locked(tx: &mut Tx<'_>, asking: &[(AgentId, SessionId)], slots: i64) -> Vec<FreeSlots<Locked<AgentId>>> {
+        let asking = asking.iter().map(|&(agent, session)| FreeSlots { agent, session, slots });
+        let asking: Vec<FreeSlots> = asking.collect();
+        let locked = lock(tx, &asking).await.expect("lock");
+        let served = asking.iter().filter_map(|&FreeSlots { agent, session, slots }| {
+            Some(FreeSlots { agent: *locked.get_key_value(&agent)?.0, session, slots })
+        });
+        served.collect()
+    }
+
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn slots_that_are_known_to_be_free_are_filled_without_counting_them(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let filled = async |conn: &mut PgConnection, asking: &[(AgentId, SessionId)], slots| {
-            let asking: Vec<FreeSlots> =
-                asking.iter().map(|&(agent, session)| FreeSlots { agent, session, slots }).collect();
-            let locked = lock(conn, &asking).await.expect("lock");
-            let (served, refused): (Vec<FreeSlots>, Vec<FreeSlots>) =
-                asking.iter().partition(|free| locked.contains_key(&free.agent));
-            let granted = fill(conn, &served).await.expect("fill");
+        let filled = async |tx: &mut Tx<'_>, asking: &[(AgentId, SessionId)], slots| {
+            let served = locked(tx, asking, slots).await;
+            let granted = fill(tx, &served).await.expect("fill");
             let named = granted.iter().map(|grants| grants.iter().map(|grant| grant.name.clone()).collect());
-            named.chain(refused.iter().map(|_| Vec::new())).collect::<Vec<Vec<_>>>()
+            let refused = asking.len() - served.len();
+            named.chain(std::iter::repeat_n(Vec::new(), refused)).collect::<Vec<Vec<_>>>()
         };
         let nothing: [&[&str]; 1] = [&[]];
         assert_eq!(filled(&mut conn, &[(agent, session)], 1).await, nothing, "nothing is assigned to it");
@@ -354,20 +365,23 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_site_at_two_agents_is_leased_once(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let site = fixtures::site(&mut conn, "a.cn").await;
         let mut asking = Vec::new();
         for name in ["a", "b"] {
             let agent = fixtures::agent(&mut conn, name).await;
             let batch = fixtures::batch(&mut conn, name, "random").await;
             fixtures::assigned(&mut conn, batch, site, agent).await;
-            asking.push(FreeSlots { agent, session: fixtures::session(&mut conn, agent).await, slots: 2 });
+            asking.push((agent, fixtures::session(&mut conn, agent).await));
         }
+        let asking = locked(&mut conn, &asking, 2).await;
         let granted = fill(&mut conn, &asking).await.expect("fill");
         assert_eq!(granted.iter().map(Vec::len).sum::<usize>(), 1, "{granted:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_site_is_leased_once_across_batches(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         for name in ["spring", "autumn"] {
@@ -380,6 +394,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_waits_for_an_agent_is_what_it_would_be_given(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let waiting = |tasks, free| {
             Some(sessions::PendingMessages { orders: false, revocations: false, preemptions: false, tasks, free })
@@ -404,6 +419,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_session_that_has_ended_is_granted_nothing(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, old) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
@@ -415,6 +431,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_reconnecting_agent_keeps_what_it_holds_and_loses_what_it_forgot(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn"]).await;

@@ -15,7 +15,6 @@ use sqlx::PgConnection;
 
 use crate::model::site_name::SiteName;
 use crate::model::{AgentId, Blocker, Budget, CrawlEnding, LeaseToken, OutcomeKind, Rtt, SiteId, TaskId};
-use crate::store::Error;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::batches::constraints_and_quotas;
 use crate::store::leases::{self, Completed};
@@ -24,23 +23,20 @@ use crate::store::schema::histories;
 use crate::store::sites::open_circuits;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
+use crate::store::{Error, Locked, Tx};
 
-/// Records outcomes of one or several agents. Returns the answers in the order of the reports. Run
-/// in a transaction, because the tasks' rows must stay locked.
-pub async fn record_all(
-    conn: &mut PgConnection,
-    reports: &[(AgentId, &OutcomeReport)],
-) -> Result<Vec<OutcomeAnswer>, Error> {
+/// Records outcomes of one or several agents. Returns the answers in the order of the reports.
+pub async fn record_all(tx: &mut Tx<'_>, reports: &[(AgentId, &OutcomeReport)]) -> Result<Vec<OutcomeAnswer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
-    let mut locked = lock(conn, reports).await?;
+    let mut locked = lock(tx, reports).await?;
     while !rest.is_empty() {
         // If two reports are about the same task, the second report is judged only after the first
         // has been recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);
-        answers.extend(record_distinct(conn, &mut locked, now).await?);
+        answers.extend(record_distinct(tx, &mut locked, now).await?);
         rest = later;
     }
     Ok(answers)
@@ -48,11 +44,11 @@ pub async fn record_all(
 
 /// Records outcomes of different tasks, and ends the tasks.
 async fn record_distinct(
-    conn: &mut PgConnection,
-    locked: &mut HashMap<TaskId, LockedTask>,
+    tx: &mut Tx<'_>,
+    locked: &mut HashMap<Locked<TaskId>, ReportedTask>,
     reports: &[(AgentId, &OutcomeReport)],
 ) -> Result<Vec<OutcomeAnswer>, Error> {
-    let (verdicts, on_hold) = judge(conn, locked, reports).await?;
+    let (verdicts, on_hold) = judge(tx, locked, reports).await?;
     let accepted: Vec<(AgentId, &OutcomeReport)> = reports
         .iter()
         .zip(&verdicts)
@@ -60,17 +56,20 @@ async fn record_distinct(
         .map(|(reported, _)| *reported)
         .collect();
     if !accepted.is_empty() {
-        insert(conn, &accepted).await?;
-        replace(conn, locked, &accepted).await?;
+        insert(tx, &accepted).await?;
+        replace(tx, locked, &accepted).await?;
         if !on_hold.is_empty() {
-            holds::end(conn, &on_hold).await?;
+            holds::end(tx, &on_hold).await?;
         }
-        end_tasks(conn, &accepted).await?;
-        break_circuits(conn, locked, &accepted).await?;
-        let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
-        let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
+        end_tasks(tx, locked, &accepted).await?;
+        break_circuits(tx, locked, &accepted).await?;
+        let fetched = accepted.iter().filter_map(|(agent, report)| {
+            let (task, _) = locked.get_key_value(&report.task).filter(|(_, task)| task.limited)?;
+            Some((*task, *agent, report.bytes))
+        });
+        let fetched: Vec<_> = fetched.collect();
         if !fetched.is_empty() {
-            constraints_and_quotas::add_spending(conn, &fetched).await?;
+            constraints_and_quotas::add_spending(tx, &fetched).await?;
         }
     }
     for (_, report) in accepted {
@@ -81,7 +80,7 @@ async fn record_distinct(
     for ((agent, report), verdict) in reports.iter().zip(&verdicts) {
         if let OutcomeAnswer::Refused(refusal) = *verdict {
             let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
-            refusals::count(conn, *agent, refusal, &detail).await?;
+            refusals::count(tx, *agent, refusal, &detail).await?;
         }
     }
     Ok(verdicts)
@@ -90,7 +89,7 @@ async fn record_distinct(
 /// Opens the circuits of sites whose crawls were ended by the breaker.
 async fn break_circuits(
     conn: &mut PgConnection,
-    locked: &HashMap<TaskId, LockedTask>,
+    locked: &HashMap<Locked<TaskId>, ReportedTask>,
     accepted: &[(AgentId, &OutcomeReport)],
 ) -> Result<(), Error> {
     let ended = accepted.iter().filter(|(_, report)| report.ending == CrawlEnding::Blocked(Some(Blocker::Breaker)));
@@ -149,16 +148,18 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &OutcomeReport)])
     .await
 }
 
-async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &OutcomeReport)]) -> Result<(), Error> {
-    let completed = reports.iter().map(|(_, report)| Completed {
-        task: report.task,
-        token: report.token,
-        failure: report
-            .ending
-            .reason()
-            .map(|kind| (format!("{}: {}", report.ending.kind().name(), report.message), kind.name())),
+async fn end_tasks(
+    tx: &mut Tx<'_>,
+    locked: &HashMap<Locked<TaskId>, ReportedTask>,
+    reports: &[(AgentId, &OutcomeReport)],
+) -> Result<(), Error> {
+    let completed = reports.iter().filter_map(|(_, report)| {
+        let (task, _) = locked.get_key_value(&report.task)?;
+        let kind = report.ending.reason();
+        let failure = kind.map(|kind| (format!("{}: {}", report.ending.kind().name(), report.message), kind.name()));
+        Some(Completed { task: *task, token: report.token, failure })
     });
-    leases::complete(conn, &completed.collect::<Vec<_>>()).await
+    leases::complete(tx, &completed.collect::<Vec<_>>()).await
 }
 
 /// The scheduler's answer to a report.
@@ -186,9 +187,9 @@ pub enum OutcomeAnswer {
 /// permit for the address to which the task was admitted.
 async fn judge(
     conn: &mut PgConnection,
-    locked: &HashMap<TaskId, LockedTask>,
+    locked: &HashMap<Locked<TaskId>, ReportedTask>,
     reports: &[(AgentId, &OutcomeReport)],
-) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
+) -> Result<(Vec<OutcomeAnswer>, Vec<Locked<TaskId>>), Error> {
     // Skipped tasks that exist are locked by another transaction.
     let mut busy = Vec::new();
     let skipped = reports.iter().map(|(_, report)| report.task).filter(|task| !locked.contains_key(task));
@@ -248,7 +249,8 @@ async fn judge(
     let verdicts: Vec<OutcomeAnswer> = reports.iter().map(verdict).collect();
     let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, OutcomeAnswer::Accepted { .. }));
     let on_hold = |task: &TaskId| leases.get(task).is_some_and(|lease| lease.on_hold);
-    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).collect();
+    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold);
+    let on_hold = on_hold.filter_map(|task| Some(*locked.get_key_value(&task)?.0)).collect();
     Ok((verdicts, on_hold))
 }
 
@@ -302,8 +304,8 @@ pub struct OutcomeReport {
     pub hosts: Vec<SiteName>,
 }
 
-/// A task whose row is locked until the transaction ends.
-struct LockedTask {
+/// What the judgement of a report needs to know about its task.
+struct ReportedTask {
     site: SiteId,
     token: LeaseToken,
     open: bool,
@@ -315,9 +317,9 @@ struct LockedTask {
 /// Locks the tasks' rows in the order of their identifiers, like every transaction that ends
 /// leases. Skips tasks that another transaction has locked.
 async fn lock(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     reports: &[(AgentId, &OutcomeReport)],
-) -> Result<HashMap<TaskId, LockedTask>, Error> {
+) -> Result<HashMap<Locked<TaskId>, ReportedTask>, Error> {
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
         r#"
@@ -329,11 +331,11 @@ async fn lock(
         "#,
         &ids,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let locked = rows.into_iter().map(|row| {
         let (site, token) = (row.site_id, row.token);
-        (row.id, LockedTask { site, token, open: row.open, limited: row.limited, round: row.round.0 })
+        (Locked::by(tx, row.id), ReportedTask { site, token, open: row.open, limited: row.limited, round: row.round.0 })
     });
     Ok(locked.collect())
 }
@@ -343,7 +345,7 @@ async fn lock(
 /// them again. A crawl that fetched no page and found no other site changes nothing.
 async fn replace(
     conn: &mut PgConnection,
-    locked: &HashMap<TaskId, LockedTask>,
+    locked: &HashMap<Locked<TaskId>, ReportedTask>,
     reported: &[(AgentId, &OutcomeReport)],
 ) -> Result<(), Error> {
     let found = |report: &&OutcomeReport| report.pages > 0 || !report.hosts.is_empty();
@@ -432,6 +434,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let LeasedTask { agent, session, task: first, .. } = fixtures::leased(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "second", "random").await;
         let site = fixtures::site(&mut conn, "b.cn").await;
@@ -465,10 +468,11 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_released_lease_may_complete_until_a_newer_grant_exists(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         sessions::close(&mut conn, session).await.expect("close");
         fixtures::reap(&mut conn).await;
-        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
         let late = fixtures::record(&mut tx, agent, &report(task, 1, CrawlEnding::Complete)).await;
         assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "the slot was free before");
         tx.rollback().await.expect("rollback");

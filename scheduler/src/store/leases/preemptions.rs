@@ -15,7 +15,7 @@ use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, Ta
 use super::Ending;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
-use crate::store::{Error, leases};
+use crate::store::{Error, Tx, leases};
 
 /// An active crawl of a batch whose tasks are planned together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,12 +212,12 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
 
 /// Releases a preempted lease; an agent is then chosen again for its task. Returns `false` if the
 /// lease was not preempted, is not active or belongs to another agent.
-pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
-    let preempted = of_last_leases(conn, &[task]).await?.remove(&task);
+pub async fn release(tx: &mut Tx<'_>, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
+    let preempted = of_last_leases(tx, &[task]).await?.remove(&task);
     if preempted.is_none_or(|preempted| preempted.token != token) {
         return Ok(false);
     }
-    Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
+    Ok(!leases::end(tx, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
 }
 
 /// The preemption of a task's last lease, with the agent that had the lease.

@@ -245,16 +245,16 @@ pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::agents::sessions::{self, Registration};
+    use crate::store::agents::sessions::Registration;
     use crate::store::fixtures::{self, Conn};
     use crate::store::measurements::results_and_failures::MeasurementResult;
-    use crate::store::measurements::{self, Measured, orders};
+    use crate::store::measurements::{Measured, orders};
 
     async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
         let agent = fixtures::agent(conn, name).await;
         let beacon_url = beacon.then(|| format!("http://{name}.example:7180/"));
         let registration = Registration { beacon_url, ..fixtures::registration() };
-        sessions::open(conn, agent, &registration, fixtures::TERMS).await.expect("open");
+        fixtures::open_session(conn, agent, &registration).await.expect("open");
         agent
     }
 
@@ -263,7 +263,7 @@ mod tests {
             "insert into measurement_orders (prober_id, agent_id, expires_at) values ($1, $2, now() + interval '1 hour') returning id",
         );
         let order = order.bind(prober.get()).bind(target.get()).fetch_one(&mut *conn).await.expect("order");
-        measurements::record(conn, prober, crate::model::OrderId::new(order), &result.into()).await.expect("record");
+        fixtures::measure(conn, prober, crate::model::OrderId::new(order), &result.into()).await;
     }
 
     fn took() -> Measured {
@@ -315,7 +315,7 @@ mod tests {
     async fn who_has_no_beacon_is_away_or_not_asked_is_told_apart(mut conn: Conn) {
         let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
         let (mute, away) = (connected(&mut conn, "mute", false).await, connected(&mut conn, "away", true).await);
-        sessions::close_active(&mut conn, away, sessions::EndCause::Left).await.expect("leave");
+        fixtures::execute_for(&mut conn, "update sessions set state = 'closed' where agent_id = $1", away).await;
         let mut reachability = async |other| {
             let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
             ways.into_iter().find(|way| way.prober == "a").expect("this direction").reachability

@@ -27,7 +27,6 @@ use sqlx::PgConnection;
 
 use crate::gnp::Observation;
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
-use crate::store::Error;
 use crate::store::measurements::mesh::upsert_beacon;
 use crate::store::measurements::results_and_failures::{
     MeasurementReport, MeasurementResult, ReportContent, ResultColumns,
@@ -35,6 +34,7 @@ use crate::store::measurements::results_and_failures::{
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::sites::{Site, names_and_origins};
 use crate::store::types::{Interval, whole};
+use crate::store::{Error, Tx};
 
 /// The round trips to these sites, except those measured by quarantined agents. Sites without round
 /// trips are absent.
@@ -168,7 +168,7 @@ pub enum ReportTarget {
 /// Stores the answer to a measurement order, and ends the order. If the target is a site, also
 /// stores the origin that the prober observed.
 pub async fn record(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     agent: AgentId,
     order: OrderId,
     report: &MeasurementReport,
@@ -179,22 +179,22 @@ pub async fn record(
         order.get(),
         agent.get(),
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     let had_turn = answered.as_ref().is_some_and(|row| row.had_turn);
     let target = answered.map(|row| (row.site_id, row.agent_id));
     let recorded = match target {
         Some((Some(site), _)) => {
-            upsert(conn, site, agent, had_turn, report).await?;
+            upsert(tx, site, agent, had_turn, report).await?;
             let site = match &report.origin {
-                Some(origin) => names_and_origins::settle(conn, site, origin).await?,
+                Some(origin) => names_and_origins::settle(tx, site, origin).await?,
                 None => site,
             };
             ReportTarget::Site(site)
         }
         Some((None, Some(target))) => {
             if let ReportContent::Measured { result, .. } = &report.finding {
-                upsert_beacon(conn, agent, target, result).await?;
+                upsert_beacon(tx, agent, target, result).await?;
             }
             ReportTarget::Beacon(target)
         }
@@ -383,6 +383,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_report_counts_once_and_only_for_whom_it_was_ordered_from(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (ours, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let site = fixtures::site(&mut conn, "a.cn").await;
         let order = order(&mut conn, ours, site).await;

@@ -295,7 +295,7 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::store::agents::drain_remove_and_tag;
+    use crate::store::Tx;
     use crate::store::batches::changes::ChangeKind;
     use crate::store::fixtures::{self, Conn, LeasedTask};
     use crate::store::leases;
@@ -324,13 +324,12 @@ mod tests {
         let LeasedTask { agent, session, batch, task, .. } = fixtures::leased(&mut conn, "a").await;
         assert!(fixtures::renew(&mut conn, session).await);
         let crash = Some("on purpose");
-        assert!(
-            leases::release(&mut conn, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES)
-                .await
-                .expect("release")
-        );
+        let release = async |tx: &mut Tx<'_>| {
+            leases::release(tx, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES).await
+        };
+        assert!(fixtures::tx(&mut conn, release).await.expect("release"));
         fixtures::grant(&mut conn, agent, session).await;
-        drain_remove_and_tag::drain(&mut conn, "a").await.expect("drain");
+        fixtures::drain(&mut conn, "a").await;
         fixtures::session(&mut conn, agent).await;
         fixtures::change(&mut conn, batch, ChangeKind::Cancel).await;
         settle(&mut conn).await;

@@ -15,11 +15,10 @@ use crate::store::rows_and_errors::Rows;
 use crate::store::schedulers::{self, disk};
 use crate::store::sites::open_circuits;
 use crate::store::types::{Interval, Millis, Unsigned};
-use crate::store::{Error, settings};
+use crate::store::{Error, Snapshot, settings};
 
-/// The state of the system, with at most `batches` batches. Run in a transaction in which all
-/// statements see one snapshot.
-pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error> {
+/// The state of the system, with at most `batches` batches.
+pub async fn read(conn: &mut Snapshot, batches: u32) -> Result<Status, Error> {
     let now = sqlx::query_scalar!(r#"select now() as "now!""#).one(conn).await?;
     let (batches, more_batches) = unfinished(conn, batches).await?;
     let map = embeddings::history(conn, 1).await?.pop().map(|epoch| MapStatus {

@@ -10,11 +10,11 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, Rtt, Strategy};
-use crate::store::Error;
 use crate::store::reports::accuracy_failures_agents::ReportScope;
 use crate::store::reports::remaining_time::{TaskTotals, recent, task_totals};
 use crate::store::rows_and_errors::Rows;
 use crate::store::types::{Interval, Unsigned};
+use crate::store::{Error, Snapshot};
 use crate::throughput::{Amount, RecentCrawls, Remaining, Slice, Total};
 
 /// The highest round of any site of a batch; `None` if the batch has no site.
@@ -188,8 +188,7 @@ pub struct BatchGrowth {
 }
 
 impl BatchGrowth {
-    /// Run in a transaction in which all statements see one snapshot.
-    pub async fn read(conn: &mut PgConnection, scope: ReportScope, slices: u16) -> Result<Self, Error> {
+    pub async fn read(conn: &mut Snapshot, scope: ReportScope, slices: u16) -> Result<Self, Error> {
         let totals = task_totals(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;
         let recent = recent(conn, scope).await?;
@@ -250,13 +249,14 @@ mod tests {
 
     use super::*;
     use crate::model::{AgentId, SessionId, TaskId};
-    use crate::store::fixtures;
     use crate::store::reports::remaining_time;
     use crate::store::tasks::holds::{self, Cause};
+    use crate::store::{Db, Tx, fixtures};
     use crate::throughput::{BegunCrawl, StallReason, StalledCrawls, estimate, growth};
 
     /// A batch that agents crawl. In these tests the time `begin` is an hour ago.
     struct Scene {
+        db: Db,
         conn: PoolConnection<Postgres>,
         batch: BatchId,
         sites: u32,
@@ -283,7 +283,7 @@ mod tests {
         async fn new(pool: &PgPool) -> Self {
             let mut conn = pool.acquire().await.expect("connect");
             let batch = fixtures::batch(&mut conn, "autumn", "gnp-top3").await;
-            Self { conn, batch, sites: 0 }
+            Self { db: Db::of(pool.clone()), conn, batch, sites: 0 }
         }
 
         async fn agent(&mut self, name: &str) -> (AgentId, SessionId) {
@@ -338,8 +338,13 @@ mod tests {
             fixtures::execute_for(&mut self.conn, "update tasks set state = 'done' where id = $1", task).await;
         }
 
-        async fn read(&mut self, slices: u16) -> BatchGrowth {
-            BatchGrowth::read(&mut self.conn, ReportScope::newest(self.batch), slices).await.expect("read")
+        async fn read_scope(&self, scope: ReportScope, slices: u16) -> BatchGrowth {
+            let mut snapshot = self.db.snapshot("read").await.expect("begin");
+            BatchGrowth::read(&mut snapshot, scope, slices).await.expect("read")
+        }
+
+        async fn read(&self, slices: u16) -> BatchGrowth {
+            self.read_scope(ReportScope::newest(self.batch), slices).await
         }
     }
 
@@ -436,7 +441,11 @@ mod tests {
                 "broken" => Cause::Breaker,
                 _ => Cause::Pause(secs(3600.0)),
             };
-            holds::hold(&mut scene.conn, &[(TaskId::new(task), cause)]).await.expect("hold");
+            let hold = async |tx: &mut Tx<'_>| {
+                let locked = fixtures::lock(tx, &[TaskId::new(task)]).await[0];
+                holds::hold(tx, &[(locked, cause)]).await
+            };
+            fixtures::tx(&mut scene.conn, hold).await.expect("hold");
         }
         let grown = scene.read(5).await;
         let Remaining { waiting, unassigned, held, crawling, paused_for, connected, taking, .. } =
@@ -539,7 +548,7 @@ mod tests {
         scene.execute("insert into tasks (batch_id, site_id, round) select batch_id, site_id, 2 from tasks").await;
         let (mut sums, batch) = (Vec::new(), scene.batch);
         for round in [None, Some(1), Some(2), Some(3), Some(u32::MAX)] {
-            let grown = BatchGrowth::read(&mut scene.conn, ReportScope { batch, round }, 3).await.expect("read");
+            let grown = scene.read_scope(ReportScope { batch, round }, 3).await;
             sums.push((grown.totals.tasks, grown.crawls.all.total.bytes));
         }
         assert_eq!(sums, [(1, 0), (1, 7), (1, 0), (0, 0), (0, 0)]);

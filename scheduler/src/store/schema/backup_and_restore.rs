@@ -13,7 +13,7 @@ use crate::store::agents::sessions::EndCause;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::schema::histories::{self, HistoryCause};
 use crate::store::types::whole;
-use crate::store::{Error, leases, minute};
+use crate::store::{Error, Tx, leases, minute};
 
 /// An exported snapshot, valid until the transaction that [`begin_snapshot`] opened ends.
 #[derive(Debug, Clone)]
@@ -128,26 +128,26 @@ pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
 }
 
 /// Prepares restored rows for use: begins a history, ends sessions and leases, voids open enrolment tokens, deletes orders and schedulers, and records the
-/// restore. Run in a transaction, on the newest schema.
+/// restore. The schema is the newest.
 pub async fn rewind(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     backed_up_at: DateTime<Utc>,
     backup_version: &str,
 ) -> Result<RestoreResult, Error> {
-    histories::begin(conn, HistoryCause::Restored).await?;
+    histories::begin(tx, HistoryCause::Restored).await?;
     // Agents get new orders; reports for old orders are refused.
-    sqlx::query!("delete from measurement_orders").run(conn).await?;
-    sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
-    sqlx::query!("delete from schedulers").run(conn).await?;
+    sqlx::query!("delete from measurement_orders").run(tx).await?;
+    sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(tx).await?;
+    sqlx::query!("delete from schedulers").run(tx).await?;
     let ended = sqlx::query!(
         "update sessions set state = 'closed', end_cause = $1, ended_at = now() where state = 'active'",
         EndCause::Restored,
     )
-    .affected(conn)
+    .affected(tx)
     .await?;
-    let leases = leases::release_of_ended_sessions(conn, leases::ReleaseScope::All, u32::MAX).await?;
+    let leases = leases::release_of_ended_sessions(tx, leases::ReleaseScope::All, u32::MAX).await?;
     let voided = sqlx::query!("update enrolments set expires_at = now() where used_at is null and expires_at > now()")
-        .affected(conn)
+        .affected(tx)
         .await?;
     let at = sqlx::query_scalar!(
         r#"
@@ -161,13 +161,13 @@ pub async fn rewind(
         whole::<i64, _>(leases),
         whole::<i64, _>(voided),
     )
-    .one(conn)
+    .one(tx)
     .await?;
     let backup_version = backup_version.to_owned();
     let restored = RestoreResult { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
     let cause = restored.sentence();
-    sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(conn).await?;
-    give_up(conn).await?;
+    sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(tx).await?;
+    give_up(tx).await?;
     Ok(restored)
 }
 
@@ -187,7 +187,7 @@ pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<RestoreResult
 mod tests {
     use std::time::Duration;
 
-    use sqlx::{Connection, PgPool};
+    use sqlx::PgPool;
 
     use super::*;
     use crate::model::{CrawlEnding, LeaseToken, TaskId};
@@ -203,14 +203,12 @@ mod tests {
     }
 
     async fn rewound(conn: &mut PgConnection) -> RestoreResult {
-        let mut tx = conn.begin().await.expect("begin");
-        let restored = rewind(&mut tx, DateTime::<Utc>::UNIX_EPOCH, "0.1.0").await.expect("rewind");
-        tx.commit().await.expect("commit");
-        restored
+        fixtures::tx(conn, async |tx| rewind(tx, DateTime::<Utc>::UNIX_EPOCH, "0.1.0").await).await.expect("rewind")
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
         let LeasedTask { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
         let wanted = fixtures::agent_request(new_enrolments::Name::Given("lhasa".into()));
@@ -239,7 +237,7 @@ mod tests {
         }
         // The outcome of a lease from the backup is accepted until a newer lease of the task is
         // granted, as with any expired lease.
-        let mut tx = conn.begin().await.expect("begin");
+        let mut tx = Tx::on(&mut conn).await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "{late:?}");
         tx.rollback().await.expect("roll back");

@@ -10,13 +10,13 @@
 
 use std::sync::Arc;
 
+use sqlx::PgConnection;
 use sqlx::postgres::types::Oid;
-use sqlx::{Connection as _, PgConnection};
 
 use crate::model::{HistoryId, LeaseToken, words};
 use crate::store::agents::refusals::Refusal;
 use crate::store::rows_and_errors::{Rows, Statement};
-use crate::store::{Error, MIGRATOR};
+use crate::store::{Error, MIGRATOR, Tx};
 
 /// A floor exceeds all known numbers by at least the distance to the next multiple of this constant.
 /// Fewer numbers than this constant are lost: the constant allows for a million per second for
@@ -144,7 +144,7 @@ pub async fn verify(conn: &mut PgConnection) -> Result<(), Error> {
     if known == present {
         return Ok(());
     }
-    let mut tx = conn.begin().await?;
+    let mut tx = Tx::on(conn).await?;
     lock(&mut tx).await?;
     // Another connection may have begun the history in the meantime.
     let Places { known, present } = places(&mut tx).await?;
@@ -162,7 +162,7 @@ pub async fn verify(conn: &mut PgConnection) -> Result<(), Error> {
         }
         _ => {}
     }
-    Ok(tx.commit().await?)
+    tx.commit().await
 }
 
 /// What operators are told.
@@ -179,8 +179,8 @@ fn sentence(known: Place, present: Place, floor: i64) -> String {
 }
 
 /// Keeps other connections from beginning a history. Readers are not kept out.
-async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("lock table histories in share row exclusive mode").run(conn).await
+async fn lock(tx: &mut Tx<'_>) -> Result<(), Error> {
+    sqlx::query!("lock table histories in share row exclusive mode").run(tx).await
 }
 
 /// Stores the place of a new database.
@@ -221,11 +221,11 @@ async fn sequences(conn: &mut PgConnection) -> Result<Vec<Oid>, Error> {
 }
 
 /// Begins a history: makes all new numbers higher than all numbers issued before. Returns the new
-/// floor. Run in a transaction. The sequences rise even if the transaction is rolled back, which
+/// floor. The sequences rise even if the transaction is rolled back, which
 /// does no harm.
-pub(super) async fn begin(conn: &mut PgConnection, cause: HistoryCause) -> Result<i64, Error> {
-    lock(conn).await?;
-    let sequences = sequences(conn).await?;
+pub(super) async fn begin(tx: &mut Tx<'_>, cause: HistoryCause) -> Result<i64, Error> {
+    lock(tx).await?;
+    let sequences = sequences(tx).await?;
     // The random part keeps apart the numbers of two histories that continue from the same rows, for
     // example if two standbys of a server are promoted, or a backup is restored twice.
     let floor = sqlx::query_scalar!(
@@ -240,13 +240,13 @@ pub(super) async fn begin(conn: &mut PgConnection, cause: HistoryCause) -> Resul
         STEP,
         &sequences,
     )
-    .one(conn)
+    .one(tx)
     .await?;
     sqlx::query!("select setval(sequence, $1) from unnest($2::oid[]) as ours (sequence)", floor, &sequences)
-        .all(conn)
+        .all(tx)
         .await?;
-    sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    let Places { present, .. } = places(conn).await?;
+    sqlx::query!("update agents set incarnation = $1", floor).run(tx).await?;
+    let Places { present, .. } = places(tx).await?;
     sqlx::query!(
         "insert into histories (cause, floor, server, timeline, database) values ($1, $2, $3, $4, $5)",
         cause as _,
@@ -255,7 +255,7 @@ pub(super) async fn begin(conn: &mut PgConnection, cause: HistoryCause) -> Resul
         present.map(|place| place.timeline),
         present.map(|place| place.database),
     )
-    .run(conn)
+    .run(tx)
     .await?;
     Ok(floor)
 }
@@ -269,7 +269,6 @@ mod tests {
     use crate::model::{CrawlEnding, TaskId};
     use crate::store::agents::sessions;
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases;
     use crate::store::leases::outcomes::OutcomeAnswer;
 
     async fn causes(conn: &mut PgConnection) -> Vec<String> {
@@ -328,15 +327,15 @@ mod tests {
         assert_eq!(batch.get(), floor + 1);
         let site = fixtures::site(&mut conn, "later.cn").await;
         let later = fixtures::assigned(&mut conn, batch, site, agent).await;
-        let granted = leases::grant(&mut conn, agent, session).await.expect("grant");
-        assert_eq!((granted[0].task, granted[0].token.get()), (later, floor + 1));
+        let granted = fixtures::grant(&mut conn, agent, session).await;
+        assert_eq!(granted, [(later, LeaseToken::new(floor + 1))]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn histories_that_continue_from_the_same_rows_share_no_number(mut conn: Conn) {
         let mut begun = Vec::new();
         for _ in 0..2 {
-            let mut tx = conn.begin().await.expect("begin");
+            let mut tx = Tx::on(&mut conn).await.expect("begin");
             begin(&mut tx, HistoryCause::Promoted).await.expect("begin a history");
             begun.push(newest(&mut tx).await);
             tx.rollback().await.expect("roll back");

@@ -11,11 +11,11 @@ use sqlx::PgConnection;
 
 use crate::model::{AssignmentId, TaskId, words};
 
-use crate::store::Error;
 use crate::store::agents::issued_tokens;
 use crate::store::batches::{list_and_progress, removal};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
+use crate::store::{Error, Tx};
 
 /// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
 /// has about ten dependent rows, so a transaction takes a few tens of milliseconds.
@@ -47,24 +47,24 @@ words!(
 );
 
 /// Deletes about [`PIECE`] of the rows that have been out of use for at least `keep`, with their
-/// dependent rows. Returns whether more such rows may remain. Run in a transaction.
-pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
+/// dependent rows. Returns whether more such rows may remain.
+pub async fn prune(tx: &mut Tx<'_>, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
-        RetainedKind::Rounds => rounds(conn, keep).await?,
-        RetainedKind::Moves => moves(conn, keep).await?,
-        RetainedKind::Measurements => measurements(conn, keep).await?,
-        RetainedKind::Sessions => sessions(conn, keep).await?,
-        RetainedKind::Submissions => submissions(conn, keep).await?,
-        RetainedKind::Quarantines => quarantines(conn, keep).await?,
-        RetainedKind::Embeddings => embeddings(conn, keep).await?,
-        RetainedKind::Enrolments => issued_tokens::prune(conn, keep).await?,
-        RetainedKind::Minutes => list_and_progress::prune(conn, keep, PIECE).await?,
+        RetainedKind::Rounds => rounds(tx, keep).await?,
+        RetainedKind::Moves => moves(tx, keep).await?,
+        RetainedKind::Measurements => measurements(tx, keep).await?,
+        RetainedKind::Sessions => sessions(tx, keep).await?,
+        RetainedKind::Submissions => submissions(tx, keep).await?,
+        RetainedKind::Quarantines => quarantines(tx, keep).await?,
+        RetainedKind::Embeddings => embeddings(tx, keep).await?,
+        RetainedKind::Enrolments => issued_tokens::prune(tx, keep).await?,
+        RetainedKind::Minutes => list_and_progress::prune(tx, keep, PIECE).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }
 
-async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let tasks = sqlx::query_scalar!(
+async fn rounds(tx: &mut Tx<'_>, keep: Duration) -> Result<u64, Error> {
+    let tasks: Vec<_> = sqlx::query_scalar!(
         r#"
         select id from tasks
         where retried_at < now() - $1::interval and state in ('done', 'failed', 'cancelled')
@@ -74,10 +74,10 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
         Interval(keep),
         PIECE,
     )
-    .all(conn)
+    .locked(tx)
     .await?;
-    let exclusions = removal::remove_tasks(conn, &tasks).await?;
-    unused_exclusions(conn, exclusions).await?;
+    let exclusions = removal::remove_tasks(tx, &tasks).await?;
+    unused_exclusions(tx, exclusions).await?;
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
@@ -85,7 +85,7 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 /// the last assignment that the previous call read. Each assignment supersedes the earlier
 /// assignments of its task, so the earlier ones are deleted. Each assignment is read only once,
 /// even if it is still in use.
-async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+async fn moves(tx: &mut Tx<'_>, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
         select a.id, a.task_id, a.created_at, a.created_at < now() - $1::interval as "old!"
@@ -98,7 +98,7 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
         Interval(keep),
         PIECE,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     // Stops at the first row that is too new. Later rows may be old enough, because the identifiers
     // of concurrent transactions' rows may be in a different order from their creation times. A
@@ -117,7 +117,7 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
         &tasks as _,
         &made,
     )
-    .run(conn)
+    .run(tx)
     .await?;
     let exclusions = sqlx::query_scalar!(
         r#"
@@ -128,10 +128,10 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
         &ids as _,
         &tasks as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    unused_exclusions(conn, exclusions).await?;
-    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).run(conn).await?;
+    unused_exclusions(tx, exclusions).await?;
+    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).run(tx).await?;
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
@@ -345,7 +345,11 @@ mod tests {
         ] {
             execute(&pool, ended).await;
         }
-        assert_eq!(measuring_and_rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
+        let next = async |tx: &mut Tx<'_>| {
+            let first = fixtures::lock(tx, &[first]).await;
+            measuring_and_rounds::next(tx, &first).await
+        };
+        assert_eq!(fixtures::tx(&mut conn, next).await.expect("a round"), 1);
         pruned(&pool, RetainedKind::Rounds).await;
         assert_eq!(count(&pool, "select count(*) from tasks").await, 2, "not old enough");
         execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;
@@ -364,9 +368,11 @@ mod tests {
     /// Assigns a task to an agent. There are no other candidates.
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-        let mut conn = pool.acquire().await.expect("connect");
-        let made = Assignment::new(task, 1, choice, ChoiceReasons::default());
-        assignments::insert(&mut conn, &[made]).await.expect("assign");
+        let mut tx = fixtures::begin(pool).await;
+        let locked = fixtures::lock(&mut tx, &[task]).await[0];
+        let made = Assignment::new(1, choice, ChoiceReasons::default());
+        assignments::insert(&mut tx, &[(locked, made)]).await.expect("assign");
+        tx.commit().await.expect("commit");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -429,7 +435,8 @@ mod tests {
         }
         pruned(&pool, RetainedKind::Sessions).await;
         assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
-        let waiting = assignments::waiting(&mut conn, Pool::EachByItself, 10).await.expect("look");
+        let mut tx = fixtures::begin(&pool).await;
+        let (waiting, _) = assignments::waiting(&mut tx, Pool::EachByItself, 10).await.expect("look");
         assert_eq!(waiting[0].parted.as_ref().map(|parted| parted.how), Some(Parting::Lost));
     }
 

@@ -30,11 +30,11 @@ use sqlx::types::ipnet::IpNet;
 
 use crate::model::quota_and_address_budget::{most_counted, permitted_crawls, shared_network};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
-use crate::store::Error;
 use crate::store::leases::{self, Ending};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause};
 use crate::store::types::Unsigned;
+use crate::store::{Error, Locked, Tx};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PermitResult {
@@ -60,8 +60,8 @@ pub struct PermitRequest {
 }
 
 /// Grants a lease a permit for an address, or ends the lease if the address permits no further
-/// crawl. Run in a transaction.
-pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) -> Result<PermitResult, Error> {
+/// crawl.
+pub async fn permit(tx: &mut Tx<'_>, request: &PermitRequest, cap: u32) -> Result<PermitResult, Error> {
     let PermitRequest { agent, session, task, token, address } = *request;
     let address = shared_network(address);
     // Locks the task before its lease, like every transaction that ends a lease.
@@ -77,13 +77,14 @@ pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) 
         agent.get(),
         session.get(),
     )
-    .optional(conn)
+    .optional(tx)
     .await?;
     let Some(site) = site else { return Ok(PermitResult::NotHeld) };
+    let locked = Locked::by(tx, task);
     // This lock serialises the requests for one address. Without the lock, two requests could be
     // granted although the address permits only one more crawl.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
-        .run(conn)
+        .run(tx)
         .await?;
     let found = sqlx::query!(
         r#"
@@ -98,23 +99,23 @@ pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) 
         site.get(),
         most_counted(cap),
     )
-    .one(conn)
+    .one(tx)
     .await?;
     let Unsigned(crawls) = found.crawls;
     if crawls >= permitted_crawls(found.sites.0, cap) {
-        let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
+        let ended = leases::end(tx, &[(task, token)], Some(agent), Ending::Anew).await?;
         let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
-        holds::hold(conn, &full.collect::<Vec<_>>()).await?;
+        holds::hold(tx, &full.collect::<Vec<_>>()).await?;
         return Ok(PermitResult::Full { crawls });
     }
-    holds::end(conn, &[task]).await?;
+    holds::end(tx, &[locked]).await?;
     sqlx::query!(
         "update leases set address = $3 where task_id = $1 and token = $2",
         task.get(),
         token.get(),
         address as IpNet,
     )
-    .run(conn)
+    .run(tx)
     .await?;
     Ok(PermitResult::Granted)
 }
@@ -142,9 +143,8 @@ pub async fn note_address(conn: &mut PgConnection, request: &PermitRequest) -> R
 }
 
 /// Holds each of these located tasks if the known address of its site permits no further crawl, or
-/// if other tasks already wait for this address. Returns the held tasks. The caller has locked the
-/// tasks.
-pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
+/// if other tasks already wait for this address. Returns the held tasks.
+pub async fn hold(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
         select t.id, s.crawled_address as "address!"
@@ -156,22 +156,22 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
         "#,
         tasks as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     if known.is_empty() {
         return Ok(HashSet::new());
     }
     let addresses: HashSet<IpNet> = known.iter().map(|row| row.address).collect();
     let addresses: Vec<IpNet> = addresses.into_iter().collect();
-    let mut rooms = room(conn, &addresses, cap).await?;
+    let mut rooms = room(tx, &addresses, cap).await?;
     let mut holds = Vec::new();
     for row in known {
         let Some(room) = rooms.get_mut(&row.address).filter(|room| !room.alone) else { continue };
         let admitted = !room.waited_for && room.places > 0;
         room.places -= i64::from(admitted);
-        holds.push((row.id, Cause::Address { address: row.address, admitted }));
+        holds.push((Locked::by(tx, row.id), Cause::Address { address: row.address, admitted }));
     }
-    Ok(holds::hold(conn, &holds).await?.into_iter().collect())
+    Ok(holds::hold(tx, &holds).await?.into_iter().collect())
 }
 
 /// Maximum number of addresses examined by one pass. This limit bounds the cost of a pass even if
@@ -369,7 +369,7 @@ mod tests {
         let requests = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
         let mut first = fixtures::begin(&pool).await;
         assert_eq!(permit(&mut first, &requests[0], 1).await.expect("permit"), PermitResult::Granted);
-        let second = async |conn: &mut PgConnection| permit(conn, &requests[1], 1).await.expect("permit");
+        let second = async |tx: &mut Tx<'_>| permit(tx, &requests[1], 1).await.expect("permit");
         assert_eq!(fixtures::behind(&pool, first, second).await, PermitResult::Full { crawls: 1 });
     }
 
@@ -391,14 +391,16 @@ mod tests {
         tasks
     }
 
-    async fn held(conn: &mut PgConnection, tasks: &[TaskId]) -> Vec<TaskId> {
-        let mut held: Vec<TaskId> = hold(conn, tasks, CAP).await.expect("hold").into_iter().collect();
+    async fn held(tx: &mut Tx<'_>, tasks: &[TaskId]) -> Vec<TaskId> {
+        let locked = fixtures::lock(tx, tasks).await;
+        let mut held: Vec<TaskId> = hold(tx, &locked, CAP).await.expect("hold").into_iter().collect();
         held.sort_unstable();
         held
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn as_many_go_on_as_their_address_bears_and_the_others_wait_there(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
@@ -423,9 +425,11 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_crawl_under_way_has_a_place_and_whoever_takes_it_gives_his_back(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = known(&mut conn, batch, &[("a.cn", "192.0.2.7"), ("b.cn", "192.0.2.7")]).await;
-        assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 1);
+        let locked = fixtures::lock(&mut conn, &tasks).await;
+        assert_eq!(hold(&mut conn, &locked, 1).await.expect("hold").len(), 1);
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let other = fixtures::site(&mut conn, "z.cn").await;
         let leased = fixtures::assigned(&mut conn, batch, other, agent).await;
@@ -435,8 +439,8 @@ mod tests {
         let address = "192.0.2.7".parse().expect("an address");
         let request = PermitRequest { agent, session, task: leased, token: grant.token, address };
         assert_eq!(permit(&mut conn, &request, 1).await.expect("permit"), PermitResult::Granted);
-        holds::end(&mut conn, &tasks).await.expect("forget");
-        assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 2, "it is full");
+        holds::end(&mut conn, &locked).await.expect("forget");
+        assert_eq!(hold(&mut conn, &locked, 1).await.expect("hold").len(), 2, "it is full");
         let waits = sqlx::query_scalar::<_, i64>("select count(*) from task_holds where not admitted");
         assert_eq!(waits.fetch_one(&mut *conn).await.expect("count"), 2);
     }

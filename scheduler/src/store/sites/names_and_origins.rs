@@ -11,13 +11,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, TaskId};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::{holds, measuring_and_rounds};
+use crate::store::{Error, Locked, Tx};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
@@ -89,16 +89,16 @@ const MOVE_TRIES: u32 = 3;
 /// the reason stored.
 ///
 /// Locks the origin, the site and its tasks, so the transaction must not have locked a task before.
-pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+pub async fn settle(tx: &mut Tx<'_>, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
         return Ok(site);
     };
     // The lock is taken by a separate statement, so that the next statement sees the changes
     // committed by the lock's previous holder.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
-        .optional(conn)
+        .optional(tx)
         .await?;
     let stands = match known {
         None => site,
@@ -109,7 +109,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
             site
         }
-        Some(_) => settle_new(conn, site, origin.as_str()).await?,
+        Some(_) => settle_new(tx, site, origin.as_str()).await?,
     };
     Ok(stands)
 }
@@ -124,22 +124,21 @@ pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
     Ok(ids.into_iter().collect())
 }
 
-async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
-    let keeper = sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin)
-        .optional(conn)
-        .await?;
+async fn settle_new(tx: &mut Tx<'_>, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let keeper =
+        sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin).optional(tx).await?;
     sqlx::query!(
         "update sites set origin = $2, alias_of = $3 where id = $1",
         site.get(),
         origin,
         keeper.map(SiteId::get)
     )
-    .run(conn)
+    .run(tx)
     .await?;
     let Some(keeper) = keeper else { return Ok(site) };
-    share_measurements(conn, site, keeper).await?;
+    share_measurements(tx, site, keeper).await?;
     for attempt in 1..=MOVE_TRIES {
-        let mut savepoint = conn.begin().await?;
+        let mut savepoint = tx.savepoint().await?;
         match move_tasks(&mut savepoint, site, keeper).await {
             Ok(()) => {
                 savepoint.commit().await?;
@@ -176,7 +175,7 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
     sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).run(conn).await
 }
 
-async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+async fn move_tasks(tx: &mut Tx<'_>, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     // One statement locks the tasks of both sites in the order of their identifiers, like every
     // transaction that waits for tasks.
     sqlx::query_scalar!(
@@ -189,10 +188,11 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         site.get(),
         keeper.get(),
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    // The keeper's tasks that have not begun are cancelled if the alias's crawl has begun.
-    let given_way = sqlx::query_scalar!(
+    // The keeper's tasks that have not begun are cancelled if the alias's crawl has begun. This
+    // statement and the next also lock tasks that were added since the first one.
+    let given_way: Vec<_> = sqlx::query_scalar!(
         r#"
         select id from tasks
         where site_id = $2 and state in ('submitted', 'measuring', 'located', 'assigned')
@@ -201,13 +201,15 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
               where begun.batch_id = tasks.batch_id and begun.round = tasks.round and begun.site_id = $1
                 and begun.state in ('leased', 'done')
           )
+        order by id
+        for update
         "#,
         site.get(),
         keeper.get(),
     )
-    .all(conn)
+    .locked(tx)
     .await?;
-    cancel(conn, &given_way, site).await?;
+    cancel(tx, &given_way, site).await?;
     let moved = sqlx::query!(
         r#"
         select id, exists (
@@ -216,17 +218,20 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
                ) as "kept!"
         from tasks
         where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+        order by id
+        for update
         "#,
         site.get(),
         keeper.get(),
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
-    cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
-    let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
+    let given_way: Vec<_> = Locked::all(tx, given_way.into_iter().map(|row| row.id));
+    cancel(tx, &given_way, keeper).await?;
+    let moved: Vec<_> = Locked::all(tx, moved.into_iter().map(|row| row.id));
     // The holds of the moved tasks end, because their causes concern the alias, not the keeper.
-    holds::end(conn, &moved).await?;
+    holds::end(tx, &moved).await?;
     sqlx::query!(
         r#"
         update tasks
@@ -239,14 +244,13 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         keeper.get(),
         &measuring_and_rounds::distanced(),
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
 /// Cancels tasks because another name of the same origin has a task in the same batch and round.
-/// The caller has locked the tasks.
-async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
-    holds::end(conn, tasks).await?;
+async fn cancel(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>], of: SiteId) -> Result<(), Error> {
+    holds::end(tx, tasks).await?;
     sqlx::query!(
         r#"
         update tasks
@@ -257,16 +261,16 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
         tasks as _,
         of.get(),
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
 /// For each alias, moves the tasks submitted under its name to the site to which it points.
-pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
+pub async fn follow_aliases(tx: &mut Tx<'_>, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site,
     // and the second move must see the first. This is fast enough, because there are few aliases.
     for (alias, keeper) in aliases {
-        move_tasks(conn, *alias, *keeper).await?;
+        move_tasks(tx, *alias, *keeper).await?;
     }
     Ok(())
 }
@@ -291,6 +295,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_names_at_one_origin_become_one_site(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let (both, alone) = (
             fixtures::batch(&mut conn, "both", "gnp-top3").await,
             fixtures::batch(&mut conn, "alone", "gnp-top3").await,
@@ -312,6 +317,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_agent_cannot_make_one_site_another(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let (victim, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
         let kept = fixtures::task(&mut conn, batch, victim, "measuring").await;
@@ -329,6 +335,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_crawl_that_has_begun_is_the_one_that_is_kept(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         let waiting = fixtures::task(&mut conn, batch, bare, "assigned").await;
@@ -349,12 +356,7 @@ mod tests {
 
         let mut first = fixtures::begin(&pool).await;
         settle(&mut first, www, ORIGIN).await.expect("settle");
-        let second = async |conn: &mut PgConnection| {
-            let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-            let stands = settle(&mut tx, bare, ORIGIN).await.expect("settle");
-            tx.commit().await.expect("commit");
-            stands
-        };
+        let second = async |tx: &mut Tx<'_>| settle(tx, bare, ORIGIN).await.expect("settle");
         assert_eq!(fixtures::behind(&pool, first, second).await, www);
         assert_eq!(task(&mut conn, twin).await.1, "measuring");
         let open: i64 = fixtures::scalar(&mut conn, "select count(*) from tasks where state <> 'cancelled'").await;
@@ -363,10 +365,12 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_was_held_under_another_name_is_free_to_go(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         let held = fixtures::task(&mut conn, batch, www, "located").await;
-        holds::hold(&mut conn, &[(held, Cause::Unmet)]).await.expect("hold");
+        let locked = fixtures::lock(&mut conn, &[held]).await[0];
+        holds::hold(&mut conn, &[(locked, Cause::Unmet)]).await.expect("hold");
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
         assert_eq!(task(&mut conn, held).await, (bare.get(), "located".into(), None));
@@ -376,6 +380,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_submitted_under_an_alias_follows_it(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         settle(&mut conn, bare, ORIGIN).await.expect("settle");

@@ -10,10 +10,10 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, SiteId, TaskId};
 
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause, HoldFilter};
 use crate::store::types::Unsigned;
+use crate::store::{Error, Locked, Tx};
 
 /// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,9 +114,8 @@ pub(in crate::store) async fn open(conn: &mut PgConnection, ended: &[(SiteId, Ag
     .await
 }
 
-/// Holds each of these located tasks whose site has an open circuit. Returns the held tasks. The
-/// caller has locked the tasks.
-pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
+/// Holds each of these located tasks whose site has an open circuit. Returns the held tasks.
+pub async fn hold(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"
         select t.id from tasks t join open_circuits c on c.site_id = t.site_id
@@ -127,10 +126,10 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
         "#,
         tasks as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (task, Cause::Breaker)).collect();
-    holds::hold(conn, &broken).await
+    let broken: Vec<_> = open.into_iter().map(|task| (Locked::by(tx, task), Cause::Breaker)).collect();
+    holds::hold(tx, &broken).await
 }
 
 /// What a piece of a reopening did.
@@ -148,9 +147,9 @@ pub struct Reopened {
 const PIECE: i64 = 500;
 
 /// Closes the next circuits of these sites, or of all sites if `sites` is `None`. Waits at most two
-/// seconds for a task that another transaction has locked. Run in a transaction.
-pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>, after: SiteId) -> Result<Reopened, Error> {
-    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(conn).await?;
+/// seconds for a task that another transaction has locked.
+pub async fn reopen(tx: &mut Tx<'_>, sites: Option<&[SiteId]>, after: SiteId) -> Result<Reopened, Error> {
+    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(tx).await?;
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
     // Tasks are released before circuits are closed, because a transaction that records an outcome
     // locks tasks before circuits. Tasks that are held in the meantime are released after the
@@ -161,11 +160,11 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>, after: Si
         after.get(),
         PIECE,
     );
-    let open = open.all(conn).await?;
-    let mut released = holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
+    let open = open.all(tx).await?;
+    let mut released = holds::release(tx, HoldFilter::Breaker(&open), i64::MAX).await?.len();
     let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
-    let closed = closed.affected(conn).await?;
-    released += holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
+    let closed = closed.affected(tx).await?;
+    released += holds::release(tx, HoldFilter::Breaker(&open), i64::MAX).await?.len();
     let next = open.last().copied().filter(|_| i64::try_from(open.len()).is_ok_and(|open| open == PIECE));
     Ok(Reopened { sites: closed, tasks: u64::try_from(released).unwrap_or(u64::MAX), next })
 }
@@ -178,6 +177,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_whose_circuit_is_open_waits_for_a_person(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         let LeasedTask { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
         let second = fixtures::batch(&mut conn, "second", "random").await;
         let other = fixtures::site(&mut conn, "b.cn").await;
@@ -187,7 +187,8 @@ mod tests {
         let next = fixtures::task(&mut conn, second, site, "located").await;
         let unhurt = fixtures::task(&mut conn, second, other, "located").await;
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
-        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
+        let locked = fixtures::lock(&mut conn, &[next, unhurt]).await;
+        assert_eq!(hold(&mut conn, &locked).await.expect("hold"), [next]);
         assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
         let (circuits, total) = list(&mut conn, &CircuitFilter::default(), 10).await.expect("list");
         assert_eq!(
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(reopen(&mut conn, Some(&[site]), first).await.expect("reopen"), done(1, 1));
         assert_eq!(reopen(&mut conn, None, first).await.expect("reopen"), done(0, 0));
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
-        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
+        assert_eq!(hold(&mut conn, &locked).await.expect("hold"), []);
         assert_eq!(
             (
                 list(&mut conn, &CircuitFilter::default(), 10).await.expect("list").1,
@@ -213,6 +214,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn many_circuits_are_closed_piece_by_piece(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
         fixtures::agent(&mut conn, "a").await;
         for fill in [
             "insert into sites (name) select 's' || n || '.cn' from generate_series(1, 700) n",

@@ -7,7 +7,7 @@
 //! confirmation are held until it ends. Confirmers get measurement orders one after the other,
 //! because a site has at most one open order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -16,11 +16,10 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::holds::{self, Cause, HoldFilter};
-use crate::store::Error;
-use crate::store::Tx;
 use crate::store::measurements::orders::{self, AvailableProber, DueSite};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
+use crate::store::{Error, Locked, Tx};
 
 /// An agent's round trip to a site; `None` if the measurement failed.
 pub type ConfirmationAttempt = (AgentId, Option<Rtt>);
@@ -60,17 +59,29 @@ pub async fn states(
 
 /// A task that has to wait until its site is confirmed.
 #[derive(Debug, Clone, Copy)]
-pub struct ConfirmationRequest {
-    pub task: TaskId,
+pub struct ConfirmationRequest<Task = TaskId> {
+    pub task: Task,
     pub site: SiteId,
     /// Maximum time that the task waits. If `None`, it waits until the confirmation ends.
     pub patience: Option<Duration>,
 }
 
-/// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
-/// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
-/// If a site's confirmation ended within `max_age`, the site's tasks are not held.
-pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_age: Duration) -> Result<(), Error> {
+impl ConfirmationRequest {
+    /// The request, if its task is among the locked ones.
+    pub fn locked(self, tasks: &HashSet<Locked<TaskId>>) -> Option<ConfirmationRequest<Locked<TaskId>>> {
+        let Self { task, site, patience } = self;
+        Some(ConfirmationRequest { task: *tasks.get(&task)?, site, patience })
+    }
+}
+
+/// Requests confirmations of sites, and holds the located tasks that wait for them. A confirmation
+/// that ended more than `max_age` ago starts again. If a site's confirmation ended within `max_age`,
+/// the site's tasks are not held.
+pub async fn want(
+    tx: &mut Tx<'_>,
+    wanted: &[ConfirmationRequest<Locked<TaskId>>],
+    max_age: Duration,
+) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
@@ -88,12 +99,12 @@ pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_a
         &sites as _,
         Interval(max_age),
     )
-    .run(conn)
+    .run(tx)
     .await?;
-    let open = states(conn, &sites, Duration::ZERO).await?;
-    let open = |one: &&ConfirmationRequest| matches!(open.get(&one.site), Some(ConfirmationState::Open { .. }));
+    let open = states(tx, &sites, Duration::ZERO).await?;
+    let open = |one: &&ConfirmationRequest<_>| matches!(open.get(&one.site), Some(ConfirmationState::Open { .. }));
     let holds = wanted.iter().filter(open).map(|one| (one.task, Cause::Confirming(one.patience)));
-    holds::hold(conn, &holds.collect::<Vec<_>>()).await?;
+    holds::hold(tx, &holds.collect::<Vec<_>>()).await?;
     Ok(())
 }
 
@@ -106,7 +117,7 @@ pub struct DueConfirmations {
 /// Chooses at most `limit` requested confirmations, the oldest requests first, and returns their
 /// sites. At most `at_once` confirmations are open at a time, so fewer may be chosen. Deletes
 /// confirmations for which no task waits.
-pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
+pub async fn due(tx: &mut Tx<'_>, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
     // Locks the rows of requested confirmations first. [`want`] keeps such rows locked until its
     // tasks are held, so the next statement sees those tasks.
     let wanted = sqlx::query_scalar!(
@@ -122,7 +133,7 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Du
         limit,
         at_once,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     if wanted.is_empty() {
         return Ok(DueConfirmations::default());
@@ -135,11 +146,11 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Du
         "#,
         &wanted as _,
     )
-    .run(conn)
+    .run(tx)
     .await?;
     let sites =
         sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
-            .all(conn)
+            .all(tx)
             .await?;
     Ok(DueConfirmations { sites, looked_at: wanted.len() })
 }
@@ -171,7 +182,7 @@ pub async fn tried(
 
 /// Begins the requested confirmations of these sites by these agents. A confirmation without agents
 /// ends at once. Returns the number of confirmations that ended at once.
-pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
+pub async fn begin(tx: &mut Tx<'_>, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
     let begun: Vec<SiteId> = sqlx::query_scalar!(
@@ -184,9 +195,9 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
         &sites,
         &empty,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).run(conn).await?;
+    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).run(tx).await?;
     let asked = confirmations.iter().filter(|(site, _)| begun.contains(site));
     let (sites, agents): (Vec<i64>, Vec<i64>) =
         asked.flat_map(|(site, confirmers)| confirmers.iter().map(|confirmer| (site.get(), confirmer.get()))).unzip();
@@ -195,11 +206,11 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
         &sites,
         &agents,
     )
-    .run(conn)
+    .run(tx)
     .await?;
     let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(site));
     let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
-    holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
+    holds::release(tx, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
@@ -285,7 +296,7 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
 
 /// Ends confirmations that have been open for longer than `patience`, or in which every connected,
 /// trusted confirmer has answered. Releases their tasks. Returns the number of ended confirmations.
-pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
+pub async fn end(tx: &mut Tx<'_>, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"
         update confirmations r set ended_at = now()
@@ -300,10 +311,10 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
         "#,
         Interval(patience),
     )
-    .all(conn)
+    .all(tx)
     .await?;
     // This statement is separate from the one above, so that it also releases tasks that [`want`]
     // has just held.
-    holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
+    holds::release(tx, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

@@ -7,14 +7,13 @@
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
 use crate::model::{BatchId, SiteId, TaskId};
 
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
+use crate::store::{Error, Locked, Tx};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
@@ -57,8 +56,8 @@ impl Cause {
 
 /// Holds tasks, replacing their previous holds. Returns the held tasks, except admitted ones. A
 /// task that is held again for the same cause keeps the start time of its hold, so it does not move
-/// back in the queue. The tasks are located, and the caller has locked them.
-pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
+/// back in the queue. The tasks are located.
+pub async fn hold(tx: &mut Tx<'_>, holds: &[(Locked<TaskId>, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
     }
@@ -95,7 +94,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
         &lasts as _,
         &admitted,
     )
-    .all(conn)
+    .all(tx)
     .await
 }
 
@@ -115,17 +114,17 @@ pub enum HoldFilter<'a> {
 /// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
 /// transaction if a later pass will look for these tasks again; otherwise waits for the lock.
 pub async fn release(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     which: HoldFilter<'_>,
     limit: i64,
-) -> Result<Vec<(TaskId, SiteId)>, Error> {
+) -> Result<Vec<(Locked<TaskId>, SiteId)>, Error> {
     let next = match which {
         HoldFilter::Due => {
             let due = sqlx::query_scalar!(
                 "select task_id from task_holds where until <= now() order by until limit $1",
                 limit,
             );
-            due.all(conn).await?
+            due.all(tx).await?
         }
         HoldFilter::Unmet(batch) => {
             let unmet = sqlx::query_scalar!(
@@ -133,7 +132,7 @@ pub async fn release(
                 batch.get(),
                 limit,
             );
-            unmet.all(conn).await?
+            unmet.all(tx).await?
         }
         HoldFilter::Breaker(sites) => {
             let broken = sqlx::query_scalar!(
@@ -141,7 +140,7 @@ pub async fn release(
                 sites as _,
                 limit,
             );
-            broken.all(conn).await?
+            broken.all(tx).await?
         }
         HoldFilter::Confirming(sites) => {
             let confirmed = sqlx::query_scalar!(
@@ -149,7 +148,7 @@ pub async fn release(
                 sites as _,
                 limit,
             );
-            confirmed.all(conn).await?
+            confirmed.all(tx).await?
         }
     };
     if next.is_empty() {
@@ -157,11 +156,11 @@ pub async fn release(
     }
     let locked = if matches!(which, HoldFilter::Due | HoldFilter::Unmet(_)) {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
-            .all(conn)
+            .all(tx)
             .await?
     } else {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update", &next as _)
-            .all(conn)
+            .all(tx)
             .await?
     };
     // This statement is separate from the one that locks the tasks, because another transaction may
@@ -184,14 +183,13 @@ pub async fn release(
             HoldFilter::Confirming(_) => Some("confirming"),
         },
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
+    Ok(released.into_iter().map(|row| (Locked::by(tx, row.id), row.site_id)).collect())
 }
 
-/// Ends the holds of tasks that leave `located` or begin their crawl. The caller has locked the
-/// tasks.
-pub(in crate::store) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error> {
+/// Ends the holds of tasks that leave `located` or begin their crawl.
+pub(in crate::store) async fn end(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>]) -> Result<(), Error> {
     sqlx::query!(
         r#"
         with over as (delete from task_holds where task_id = any($1) returning task_id)
@@ -199,6 +197,6 @@ pub(in crate::store) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> 
         "#,
         tasks as _,
     )
-    .run(conn)
+    .run(tx)
     .await
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId, Unmeasured};
-use crate::store::Error;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Interval;
+use crate::store::{Error, Locked, Tx};
 
 /// A site that has tasks in the state `measuring`, and that every prober has measured or failed to
 /// measure.
@@ -39,12 +39,12 @@ pub struct MeasuringBegun {
 
 /// Moves at most `limit` tasks from `submitted` to `measuring`, while fewer than `at_once` tasks
 /// are in the state `measuring`.
-pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
+pub async fn begin_measuring(tx: &mut Tx<'_>, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
     let measuring = sqlx::query_scalar!(
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
         at_once,
     )
-    .one(conn)
+    .one(tx)
     .await?;
     // These are two statements, because the planner would read all tasks if one statement joined
     // the chosen tasks with the table `tasks`.
@@ -52,7 +52,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let begun = sqlx::query!(
         r#"
@@ -62,7 +62,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
         "#,
         &next as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     let tasks = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let aliases = begun.into_iter().filter_map(|row| Some((row.site_id, row.alias_of?)));
@@ -172,10 +172,9 @@ pub struct RecrawlResult {
     pub rounds: u64,
 }
 
-/// Makes the next round of at most `limit` tasks whose recrawl is due by Postgres' clock. Run in a
-/// transaction.
-pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResult, Error> {
-    let due = sqlx::query_scalar!(
+/// Makes the next round of at most `limit` tasks whose recrawl is due by Postgres' clock.
+pub async fn recrawl(tx: &mut Tx<'_>, limit: i64) -> Result<RecrawlResult, Error> {
+    let due: Vec<Locked<TaskId>> = sqlx::query_scalar!(
         r#"
         select id from tasks
         where recrawl_at <= now()
@@ -187,7 +186,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
         "#,
         limit,
     )
-    .all(conn)
+    .locked(tx)
     .await?;
     if due.is_empty() {
         return Ok(RecrawlResult::default());
@@ -211,18 +210,16 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
         "#,
         &due as _,
     )
-    .all(conn)
+    .all(tx)
     .await?;
-    let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
-    let rounds = next(conn, &again).await?;
+    let again: Vec<_> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
+    let rounds = next(tx, &again).await?;
     Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
 /// Makes one next round for each site of these tasks. Aliases of the same site share one round,
-/// which belongs to that site. Returns the number of new rounds. The tasks must have ended, and the
-/// caller must have locked them.
-pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+/// which belongs to that site. Returns the number of new rounds. The tasks must have ended.
+pub async fn next(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>]) -> Result<u64, Error> {
     sqlx::query!(
         r#"
         with again as (
@@ -250,10 +247,10 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
         -- Another transaction may have made this round in the meantime.
         on conflict (batch_id, site_id, round) do nothing
         "#,
-        &tasks,
+        tasks as _,
         &distanced(),
     )
-    .affected(conn)
+    .affected(tx)
     .await
 }
 
@@ -350,9 +347,9 @@ mod tests {
             made
         }
 
-        async fn cancel(&self, conn: &mut PgConnection) -> CancelResult {
+        async fn cancel(&self, tx: &mut Tx<'_>) -> CancelResult {
             let named = ["a.cn".parse().expect("a name")];
-            cancel_and_retry::cancel(conn, self.batch, "hourly", &named).await.expect("cancel")
+            cancel_and_retry::cancel(tx, self.batch, "hourly", &named).await.expect("cancel")
         }
 
         /// Each task's site, round and state, and whether a next round is planned.
@@ -412,11 +409,11 @@ mod tests {
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
 
         scene.execute(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#).await;
-        let mut conn = scene.conn().await;
-        let released = leases::release(&mut conn, scene.agent, scene.once, fixtures::TOKEN, Some("a panic"), 1).await;
+        let mut tx = fixtures::begin(&scene.pool).await;
+        let released = leases::release(&mut tx, scene.agent, scene.once, fixtures::TOKEN, Some("a panic"), 1).await;
         assert!(released.expect("release"));
-        assert_eq!(fixtures::state(&mut conn, scene.once).await, "failed");
-        drop(conn);
+        assert_eq!(fixtures::state(&mut tx, scene.once).await, "failed");
+        tx.commit().await.expect("commit");
         scene.pass("1 year").await;
         assert_eq!(scene.recrawl().await, NONE);
     }
@@ -426,9 +423,9 @@ mod tests {
         let scene = Scene::new(pool).await;
         scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Unreachable(None)).await;
         scene.pass("1 hour").await;
-        let retrying = async |conn: &mut PgConnection| {
+        let retrying = async |tx: &mut Tx<'_>| {
             let named = ["a.cn".parse().expect("a name")];
-            cancel_and_retry::retry(conn, scene.batch, "hourly", &named).await.expect("retry").tasks
+            cancel_and_retry::retry(tx, scene.batch, "hourly", &named).await.expect("retry").tasks
         };
         let mut tx = fixtures::begin(&scene.pool).await;
         assert_eq!(retrying(&mut tx).await, 1);
@@ -449,19 +446,22 @@ mod tests {
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
         // A direct call of `next` makes no second round either.
-        assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
+        let next = async |tx: &mut Tx<'_>, tasks: &[TaskId]| {
+            let tasks = fixtures::lock(tx, tasks).await;
+            next(tx, &tasks).await.expect("a round")
+        };
         let mut one = fixtures::begin(&scene.pool).await;
+        assert_eq!(next(&mut one, &[]).await, 0);
         scene.execute("delete from tasks where round = 2").await;
-        assert_eq!(next(&mut one, &[scene.task]).await.expect("one"), 1);
-        let other = async |conn: &mut PgConnection| next(conn, &[scene.task]).await.expect("the same");
-        assert_eq!(fixtures::behind(&scene.pool, one, other).await, 0);
+        assert_eq!(next(&mut one, &[scene.task]).await, 1);
+        assert_eq!(fixtures::behind(&scene.pool, one, async |tx| next(tx, &[scene.task]).await).await, 0);
         assert_eq!(scene.rounds().await.len(), 2);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_cancelled_batch_is_not_crawled_again_whatever_happens_meanwhile(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
+        let cancel = async |tx: &mut Tx<'_>| scene.cancel(tx).await;
         // The outcome's transaction commits just before the cancellation.
         let mut ending = fixtures::begin(&scene.pool).await;
         scene.end(&mut ending, scene.task, CrawlEnding::Complete).await;
@@ -490,9 +490,10 @@ mod tests {
         // An operator who names the site can retry its cancelled task.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = ["a.cn".parse().expect("a name")];
-        let mut conn = scene.conn().await;
-        let retried = cancel_and_retry::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
+        let mut tx = fixtures::begin(&scene.pool).await;
+        let retried = cancel_and_retry::retry(&mut tx, scene.batch, "hourly", &named).await.expect("retry");
         assert_eq!(retried.tasks, 1);
+        tx.commit().await.expect("commit");
         assert_eq!(scene.rounds().await.last(), Some(&round("a.cn", 3, "located", false)));
     }
 

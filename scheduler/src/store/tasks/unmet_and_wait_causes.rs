@@ -17,10 +17,10 @@ use sqlx::types::Json;
 
 use crate::model::constraints::{Constraints, NoEligibleAgent};
 use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
-use crate::store::Error;
 use crate::store::batches::constraints_and_quotas;
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::tasks::holds::{self, Cause, HoldFilter};
+use crate::store::{Error, Locked, Tx};
 use crate::strategy::explain::{ExplainedWait, WaitDetail};
 
 /// Stores why no task can proceed in a stage; `None` if tasks can proceed.
@@ -166,9 +166,9 @@ impl ClosedStages {
     }
 }
 
-/// Fails tasks that no agent may crawl. The tasks are located, and the caller has locked them.
-pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
-    holds::end(conn, tasks).await?;
+/// Fails located tasks that no agent may crawl.
+pub async fn fail(tx: &mut Tx<'_>, tasks: &[Locked<TaskId>], reason: &str) -> Result<(), Error> {
+    holds::end(tx, tasks).await?;
     sqlx::query!(
         r#"
         update tasks set state = 'failed', reason = $2, reason_kind = 'no-agent', state_since = now()
@@ -177,20 +177,20 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
         tasks as _,
         reason,
     )
-    .run(conn)
+    .run(tx)
     .await
 }
 
-/// Holds tasks that no agent may crawl now. The tasks are located, and the caller has locked them.
+/// Holds located tasks that no agent may crawl now.
 pub async fn hold(
-    conn: &mut PgConnection,
+    tx: &mut Tx<'_>,
     batch: BatchId,
-    tasks: &[TaskId],
+    tasks: &[Locked<TaskId>],
     why: &NoEligibleAgent,
 ) -> Result<(), Error> {
-    let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
-    holds::hold(conn, &unmet).await?;
-    explain(conn, batch, why).await
+    let unmet: Vec<_> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
+    holds::hold(tx, &unmet).await?;
+    explain(tx, batch, why).await
 }
 
 /// Stores why a batch's unmet tasks wait.
@@ -247,11 +247,11 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 /// Releases at most `limit` unmet tasks of a batch or, if `failure` is given, fails them for that
 /// reason. Returns the number of these tasks. If a confirmation of one of the tasks' sites ended
 /// without confirmers, also deletes the confirmation, so that the site is confirmed again.
-pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
+pub async fn release(tx: &mut Tx<'_>, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
-        holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
+        holds::release(tx, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
     if let Some(reason) = failure {
-        fail(conn, &tasks, reason).await?;
+        fail(tx, &tasks, reason).await?;
     }
     sqlx::query!(
         r#"
@@ -260,7 +260,7 @@ pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&s
         "#,
         &sites as _,
     )
-    .run(conn)
+    .run(tx)
     .await?;
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::app::token_and_client_file::ClientFile;
-use landfall_scheduler::store;
 use landfall_scheduler::store::agents::issued_tokens;
 use landfall_scheduler::store::agents::new_enrolments::{self, AgentRequest, Name};
+use landfall_scheduler::store::{self, Tx};
 use nix::unistd::Pid;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
@@ -165,6 +165,7 @@ fn client(data_dir: &Path) -> anyhow::Result<ClientFile> {
 
 /// Enrols agents, and returns their credentials.
 async fn seed_agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut conn = pool.acquire().await.context("connect")?;
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
         let wanted = AgentRequest {
@@ -177,7 +178,7 @@ async fn seed_agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>>
             valid_for: std::time::Duration::from_secs(600),
             replaces: false,
         };
-        let mut tx = pool.begin().await.context("begin")?;
+        let mut tx = Tx::on(&mut conn).await.context("begin")?;
         let enrolment = new_enrolments::create(&mut tx, &[wanted]).await.context("make an enrolment")?.remove(0);
         let redeemed = issued_tokens::redeem(&mut tx, enrolment.token.reveal(), 5).await.context("redeem it")?;
         tx.commit().await.context("commit")?;
