@@ -5670,6 +5670,10 @@ pub struct ReopenSitesResponse {
     /// Number of tasks that waited for these circuits to close.
     #[prost(uint64, tag = "2")]
     pub tasks: u64,
+    /// Number of sites whose circuit is still open, because other changes of their tasks were under
+    /// way for two seconds: repeat the call.
+    #[prost(uint64, tag = "3")]
+    pub busy: u64,
 }
 /// Asks for a batch's progress.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -7387,8 +7391,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ListOpenCircuits"));
             self.inner.unary(req, path, codec).await
         }
-        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. The call may
-        /// be repeated. NOT_FOUND if one of the sites is unknown; then nothing has changed.
+        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. If the call
+        /// ends early, repeat it: the sites that it has not reached have not changed. NOT_FOUND if one of
+        /// the sites is unknown; then nothing has changed.
         pub async fn reopen_sites(
             &mut self,
             request: impl tonic::IntoRequest<super::ReopenSitesRequest>,
@@ -7579,8 +7584,9 @@ pub mod site_service_server {
             tonic::Response<super::ListOpenCircuitsResponse>,
             tonic::Status,
         >;
-        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. The call may
-        /// be repeated. NOT_FOUND if one of the sites is unknown; then nothing has changed.
+        /// Permits crawls of sites with an open circuit again, a few hundred sites at a time. If the call
+        /// ends early, repeat it: the sites that it has not reached have not changed. NOT_FOUND if one of
+        /// the sites is unknown; then nothing has changed.
         async fn reopen_sites(
             &self,
             request: tonic::Request<super::ReopenSitesRequest>,

@@ -621,13 +621,26 @@ async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
     open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut holding = fixtures::begin(&pool).await;
     assert_eq!(hold_broken(&mut holding, task).await, [task]);
-    let reopen = async |tx: &mut Tx<'_>| open_circuits::reopen(tx, None, SiteId::new(0)).await.expect("reopen").tasks;
-    assert_eq!(fixtures::behind(&pool, holding, reopen).await, 1);
+    let reopen = async || {
+        let mut tx = fixtures::begin(&pool).await;
+        let reopened = open_circuits::reopen(&mut tx, None, SiteId::new(0)).await.expect("reopen");
+        tx.commit().await.expect("commit");
+        (reopened.sites, reopened.tasks, reopened.busy)
+    };
+    assert_eq!(reopen().await, (0, 0, 1), "the circuit is in use, and is not waited for");
+    holding.commit().await.expect("commit");
+    let mut using = fixtures::begin(&pool).await;
+    fixtures::execute(&mut using, "select from tasks for update").await;
+    assert_eq!(reopen().await, (0, 0, 1), "a task is in use, and is not waited for");
+    assert_eq!(held(&mut conn).await, 1, "the circuit is still open");
+    using.commit().await.expect("commit");
+    assert_eq!(reopen().await, (1, 1, 0));
     assert_eq!(held(&mut conn).await, 0);
 
     open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut reopening = fixtures::begin(&pool).await;
-    assert_eq!(reopen(&mut reopening).await, 0);
+    let reopened = open_circuits::reopen(&mut reopening, None, SiteId::new(0)).await.expect("reopen");
+    assert_eq!(reopened.sites, 1);
     assert_eq!(hold_broken(&mut conn, task).await, [], "it counts as closed, and is not waited for");
     reopening.commit().await.expect("commit");
     assert_eq!(held(&mut conn).await, 0);

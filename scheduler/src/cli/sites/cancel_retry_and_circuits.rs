@@ -167,7 +167,7 @@ impl ReopenArgs {
         let client = Client::connect(connection).await?;
         let Self { sites, all } = self;
         let reopened = client.answer(client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await)?;
-        print(&format!("{}\n", sentence(&reopened)))
+        print(&format!("{}\n", reopened_sentence(&reopened)))
     }
 }
 
@@ -184,16 +184,21 @@ fn circuits(
     })
 }
 
-fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> String {
-    match (sites, tasks) {
-        (0, _) => "nothing changed: none of them has an open circuit".to_owned(),
-        (sites, 0) => {
+fn reopened_sentence(ReopenSitesResponse { sites, tasks, busy }: &ReopenSitesResponse) -> String {
+    let said = match (sites, tasks, busy) {
+        (0, _, 0) => "nothing changed: none of them has an open circuit".to_owned(),
+        (0, ..) => "nothing changed".to_owned(),
+        (sites, 0, 0) => {
             let again = "`landfall sites retry` repeats the crawl that opened the circuit";
             format!("{} reopened; {again}", counted(*sites, "site"))
         }
-        (sites, tasks) => {
+        (sites, tasks, _) => {
             format!("{} reopened, {} no longer waiting", counted(*sites, "site"), counted(*tasks, "task"))
         }
+    };
+    match busy {
+        0 => said,
+        busy => format!("{said}; {} in use by other changes: run the same command again", counted(*busy, "site")),
     }
 }
 
@@ -231,9 +236,11 @@ mod tests {
 
     #[test]
     fn what_was_reopened_is_said_in_a_sentence() {
-        let said = |sites, tasks| sentence(&ReopenSitesResponse { sites, tasks });
-        assert_eq!(said(2, 3), "2 sites reopened, 3 tasks no longer waiting");
-        assert!(said(1, 0).starts_with("1 site reopened; `landfall sites retry`"));
-        assert!(said(0, 0).starts_with("nothing changed"));
+        let said = |sites, tasks, busy| reopened_sentence(&ReopenSitesResponse { sites, tasks, busy });
+        assert_eq!(said(2, 3, 0), "2 sites reopened, 3 tasks no longer waiting");
+        assert!(said(1, 0, 0).starts_with("1 site reopened; `landfall sites retry`"));
+        assert!(said(0, 0, 0).starts_with("nothing changed: none"));
+        let busy = "nothing changed; 1 site in use by other changes: run the same command again";
+        assert_eq!(said(0, 0, 1), busy);
     }
 }

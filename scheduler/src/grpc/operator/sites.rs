@@ -2,7 +2,7 @@
 //! Lists and reopens sites whose circuit is open.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use landfall_proto::v1;
@@ -23,13 +23,17 @@ use crate::store::batches::constraints_and_quotas;
 use crate::store::measurements::orders::{self, OpenOrder};
 use crate::store::measurements::site_measurements::{self, ResolvedAddress};
 use crate::store::reports::explain::{self as records, Task, TaskChoice};
-use crate::store::sites::open_circuits::{self, CircuitFilter, OpenCircuit};
+use crate::store::sites::open_circuits::{self, CircuitFilter, OpenCircuit, Reopened};
 use crate::store::sites::positions_and_verdicts::{self, Source};
 use crate::store::sites::{self, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain::{self, ExplainedCandidate, ExplainedWait, WaitDetail};
 
 /// Maximum number of listed sites with an open circuit.
 const CIRCUITS_AT_MOST: u64 = 1000;
+/// How long a call tries to close circuits that other transactions use, and the pause between two
+/// tries. Most transactions take a few milliseconds.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn show(scheduler: &Scheduler, request: v1::ShowSiteRequest) -> Result<v1::ShowSiteResponse, Status> {
     let name = site_name(&request.site)?;
@@ -337,15 +341,37 @@ pub(super) async fn reopen(
             Some(known_sites(&mut conn, &names).await?)
         }
     };
-    let (meant, mut sites, mut tasks, mut next) = (meant.as_deref(), 0, 0, Some(SiteId::new(0)));
-    while let Some(after) = next {
-        let piece = scheduler.operators.tx("reopen sites", |tx| open_circuits::reopen(tx, meant, after).boxed());
-        let piece = piece.await?;
-        (sites, tasks, next) = (sites + piece.sites, tasks + piece.tasks, piece.next);
+    let begun = Instant::now();
+    let mut reopened = reopen_once(scheduler, meant.as_deref()).await?;
+    while reopened.busy > 0 && begun.elapsed() < BUSY_PATIENCE {
+        tokio::time::sleep(BUSY_PAUSE).await;
+        let again = reopen_once(scheduler, meant.as_deref()).await?;
+        (reopened.sites, reopened.tasks) = (reopened.sites + again.sites, reopened.tasks + again.tasks);
+        reopened.busy = again.busy;
     }
-    tracing::info!(sites, tasks, "sites were reopened");
-    scheduler.wakes.assign.notify_one();
-    Ok(v1::ReopenSitesResponse { sites, tasks })
+    let v1::ReopenSitesResponse { sites, tasks, busy } = reopened;
+    tracing::info!(sites, tasks, busy, "sites were reopened");
+    Ok(reopened)
+}
+
+/// Closes the circuits of these sites, or of all sites, piece by piece, except those that other
+/// transactions use.
+async fn reopen_once(scheduler: &Scheduler, meant: Option<&[SiteId]>) -> Result<v1::ReopenSitesResponse, Status> {
+    let (mut reopened, mut after) = (v1::ReopenSitesResponse::default(), SiteId::new(0));
+    loop {
+        let piece = scheduler.operators.tx("reopen sites", |tx| open_circuits::reopen(tx, meant, after).boxed());
+        let Reopened { sites, tasks, busy, next } = piece.await?;
+        reopened.sites += sites;
+        reopened.tasks += tasks;
+        reopened.busy += busy;
+        if tasks > 0 {
+            scheduler.wakes.assign.notify_one();
+        }
+        match next {
+            Some(site) => after = site,
+            None => return Ok(reopened),
+        }
+    }
 }
 
 /// Finds the sites with these names. For an alias, returns the site to which the alias points.

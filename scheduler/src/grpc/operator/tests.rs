@@ -34,6 +34,7 @@ use crate::store::{Db, fixtures, settings};
 use crate::web::{self, Web};
 
 mod callers;
+mod circuits;
 mod lists;
 mod names;
 mod plan;

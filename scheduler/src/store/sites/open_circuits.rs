@@ -139,34 +139,63 @@ pub struct Reopened {
     pub sites: u64,
     /// Number of released tasks.
     pub tasks: u64,
-    /// The site after which the next piece continues; `None` after the last piece.
+    /// Number of circuits that stay open, because another transaction has locked a task of the site
+    /// or the circuit.
+    pub busy: u64,
+    /// The site after which the next piece continues; `None` if there is no circuit to close.
     pub next: Option<SiteId>,
 }
 
 /// Maximum number of circuits that a piece closes, so that a piece takes well under a second.
 const PIECE: i64 = 500;
+/// Maximum number of tasks that a piece releases. A site may have more tasks, one for each batch;
+/// its circuit is then a piece of its own.
+const MOST_TASKS: i64 = 1_000;
 
-/// Closes the next circuits of these sites, or of all sites if `sites` is `None`. Waits at most two
-/// seconds for a task that another transaction has locked.
+/// Closes the next circuits of these sites, or of all sites if `sites` is `None`. Waits for no other
+/// transaction.
 pub async fn reopen(tx: &mut Tx<'_>, sites: Option<&[SiteId]>, after: SiteId) -> Result<Reopened, Error> {
-    sqlx::query!("select set_config('lock_timeout', '2s', true) as timeout").one(tx).await?;
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
-    // Tasks are released before circuits are closed, because a transaction that records an outcome
-    // locks tasks before circuits. Tasks that are held in the meantime are released after the
-    // circuits are closed.
     let open = sqlx::query_scalar!(
-        "select site_id from open_circuits where ($1::bigint[] is null or site_id = any($1)) and site_id > $2 order by site_id limit $3",
+        r#"
+        with next as (
+            select site_id from open_circuits
+            where ($1::bigint[] is null or site_id = any($1)) and site_id > $2
+            order by site_id limit $3
+        ), counted as (
+            select site_id, row_number() over (order by site_id) as place,
+                   sum((select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = next.site_id))
+                       over (order by site_id) as tasks
+            from next
+        )
+        select site_id from counted where place = 1 or tasks <= $4::bigint order by site_id
+        "#,
         named.as_deref(),
         after.get(),
         PIECE,
+        MOST_TASKS,
+    )
+    .all(tx)
+    .await?;
+    // No task is held for a circuit with this lock, see `hold`. So no hold is overlooked below.
+    let locked = sqlx::query_scalar!(
+        "select site_id from open_circuits where site_id = any($1) order by site_id for update skip locked",
+        &open as _,
     );
-    let open = open.all(tx).await?;
-    let mut released = holds::release(tx, HoldFilter::Breaker(&open), i64::MAX).await?.len();
-    let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
+    let locked = locked.all(tx).await?;
+    let released = holds::release(tx, HoldFilter::Breaker(&locked), i64::MAX).await?;
+    let closed = sqlx::query!(
+        r#"
+        delete from open_circuits c
+        where c.site_id = any($1)
+          and not exists (select from task_holds h where h.cause = 'breaker' and h.site_id = c.site_id)
+        "#,
+        &locked as _,
+    );
     let closed = closed.affected(tx).await?;
-    released += holds::release(tx, HoldFilter::Breaker(&open), i64::MAX).await?.len();
-    let next = open.last().copied().filter(|_| i64::try_from(open.len()).is_ok_and(|open| open == PIECE));
-    Ok(Reopened { sites: closed, tasks: u64::try_from(released).unwrap_or(u64::MAX), next })
+    let number = |rows: usize| u64::try_from(rows).unwrap_or(u64::MAX);
+    let busy = number(open.len()).saturating_sub(closed);
+    Ok(Reopened { sites: closed, tasks: number(released.len()), busy, next: open.last().copied() })
 }
 
 #[cfg(test)]
@@ -197,10 +226,10 @@ mod tests {
         );
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
         let first = SiteId::new(0);
-        let done = |sites, tasks| Reopened { sites, tasks, next: None };
-        assert_eq!(reopen(&mut conn, Some(&[other]), first).await.expect("reopen"), done(0, 0));
-        assert_eq!(reopen(&mut conn, Some(&[site]), first).await.expect("reopen"), done(1, 1));
-        assert_eq!(reopen(&mut conn, None, first).await.expect("reopen"), done(0, 0));
+        let done = |sites, tasks, next| Reopened { sites, tasks, busy: 0, next };
+        assert_eq!(reopen(&mut conn, Some(&[other]), first).await.expect("reopen"), done(0, 0, None));
+        assert_eq!(reopen(&mut conn, Some(&[site]), first).await.expect("reopen"), done(1, 1, Some(site)));
+        assert_eq!(reopen(&mut conn, None, first).await.expect("reopen"), done(0, 0, None));
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &locked).await.expect("hold"), []);
         assert_eq!(
@@ -225,7 +254,9 @@ mod tests {
         let first = reopen(&mut conn, None, SiteId::new(0)).await.expect("reopen");
         assert_eq!((first.sites, count(&mut conn).await.expect("count")), (500, 200));
         let second = reopen(&mut conn, None, first.next.expect("more are open")).await.expect("reopen");
-        assert_eq!(second, Reopened { sites: 200, tasks: 0, next: None });
+        assert_eq!((second.sites, second.tasks, second.busy), (200, 0, 0));
+        let last = reopen(&mut conn, None, second.next.expect("a site")).await.expect("reopen");
+        assert_eq!(last, Reopened { sites: 0, tasks: 0, busy: 0, next: None });
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -105,7 +105,7 @@ pub enum HoldFilter<'a> {
     Due,
     /// Unmet tasks of a batch, in the order in which they were held.
     Unmet(BatchId),
-    /// Tasks of sites whose circuit was open.
+    /// Tasks of sites whose circuits are being closed.
     Breaker(&'a [SiteId]),
     /// Tasks of sites that were being confirmed.
     Confirming(&'a [SiteId]),
@@ -154,7 +154,7 @@ pub async fn release(
     if next.is_empty() {
         return Ok(Vec::new());
     }
-    let locked = if matches!(which, HoldFilter::Due | HoldFilter::Unmet(_)) {
+    let locked = if matches!(which, HoldFilter::Due | HoldFilter::Unmet(_) | HoldFilter::Breaker(_)) {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
             .all(tx)
             .await?
