@@ -1718,11 +1718,15 @@ pub struct FitEmbeddingResponse {
     pub epoch: ::core::option::Option<Epoch>,
 }
 /// Asks for the epochs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEpochsRequest {
-    /// Maximum number of epochs, 1 to 1000; 0 means 20.
+    /// Maximum number of epochs in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint32, tag = "1")]
     pub limit: u32,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the newest. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "2")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// Epochs, newest first.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1730,6 +1734,12 @@ pub struct ListEpochsResponse {
     /// The epochs.
     #[prost(message, repeated, tag = "1")]
     pub epochs: ::prost::alloc::vec::Vec<Epoch>,
+    /// Number of epochs after these.
+    #[prost(uint64, tag = "2")]
+    pub more: u64,
+    /// The `page_token` of the request for the next epochs; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// Asks for the coordinates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2882,16 +2892,26 @@ pub struct ListEnrolmentsRequest {
     /// Only tokens in one of these states; empty: open tokens, or with `all` tokens in any state.
     #[prost(enumeration = "EnrolmentState", repeated, tag = "5")]
     pub states: ::prost::alloc::vec::Vec<i32>,
+    /// Maximum number of tokens in the response, at most 1000; 0 and larger numbers: 1000.
+    #[prost(uint64, tag = "6")]
+    pub limit: u64,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the oldest. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "7")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// One-time tokens.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListEnrolmentsResponse {
-    /// The newest 10,000 tokens, oldest first.
+    /// The tokens, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<Enrolment>,
-    /// Number of older tokens that are left out, whether they match the request or not.
+    /// Number of matching tokens after these.
     #[prost(uint64, tag = "2")]
-    pub older: u64,
+    pub more: u64,
+    /// The `page_token` of the request for the next tokens; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// A stored one-time token.
 #[derive(serde::Serialize)]
@@ -2972,9 +2992,13 @@ pub struct ListAgentsRequest {
     /// `removed` as well.
     #[prost(enumeration = "ServiceState", repeated, tag = "6")]
     pub services: ::prost::alloc::vec::Vec<i32>,
-    /// Maximum number of agents; 0: all.
+    /// Maximum number of agents in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "7")]
     pub limit: u64,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the first one. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "8")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// The agents, sorted by name.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2985,9 +3009,12 @@ pub struct ListAgentsResponse {
     /// Number of open one-time tokens.
     #[prost(uint64, tag = "2")]
     pub open_enrolments: u64,
-    /// Number of agents beyond the limit.
+    /// Number of matching agents after these.
     #[prost(uint64, tag = "3")]
     pub more: u64,
+    /// The `page_token` of the request for the next agents; empty if there are none.
+    #[prost(string, tag = "4")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// One agent.
 #[derive(serde::Serialize)]
@@ -5594,7 +5621,7 @@ pub struct SubmitResponse {
 /// Asks for the sites with an open circuit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListOpenCircuitsRequest {
-    /// Maximum number of circuits, at most 1000; 0 means 1000.
+    /// Maximum number of circuits in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
     /// Only circuits opened by a crawl of this agent; empty: all.
@@ -5619,6 +5646,10 @@ pub struct ListOpenCircuitsRequest {
     /// Only circuits that opened before this time; absent: no limit.
     #[prost(message, optional, tag = "8")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the newest. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "9")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// The sites with an open circuit.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5626,9 +5657,12 @@ pub struct ListOpenCircuitsResponse {
     /// The circuits, newest first.
     #[prost(message, repeated, tag = "1")]
     pub circuits: ::prost::alloc::vec::Vec<OpenCircuit>,
-    /// Number of all circuits that match, including those beyond the limit.
+    /// Number of matching circuits after these.
     #[prost(uint64, tag = "2")]
-    pub total: u64,
+    pub more: u64,
+    /// The `page_token` of the request for the next circuits; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// A site with an open circuit.
 #[derive(serde::Serialize)]
@@ -5833,7 +5867,7 @@ pub struct RetryTasksResponse {
 /// Asks for the batches.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListBatchesRequest {
-    /// Maximum number of batches in the response, at most 1000; 0: 1000.
+    /// Maximum number of batches in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
     /// Only batches in this state; unspecified: all.
@@ -5845,8 +5879,8 @@ pub struct ListBatchesRequest {
     /// Only batches that were first submitted before this time; absent: no limit.
     #[prost(message, optional, tag = "4")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
-    /// The `next_page_token` of the former response, to continue after its last batch; empty: from the
-    /// newest batch.
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the newest. INVALID_ARGUMENT if it is no such token.
     #[prost(string, tag = "5")]
     pub page_token: ::prost::alloc::string::String,
 }
@@ -5856,7 +5890,7 @@ pub struct ListBatchesResponse {
     /// The batches, newest first.
     #[prost(message, repeated, tag = "1")]
     pub batches: ::prost::alloc::vec::Vec<Batch>,
-    /// Number of batches beyond the limit.
+    /// Number of matching batches after these.
     #[prost(uint64, tag = "2")]
     pub more: u64,
     /// The `page_token` of the request for the next batches; empty if there are none.
@@ -8420,7 +8454,7 @@ pub struct AgentsReportRequest {
     /// Only this agent; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// Maximum number of rows; 0: all.
+    /// Maximum number of agents in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
     /// Only agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
@@ -8433,6 +8467,10 @@ pub struct AgentsReportRequest {
     /// Only agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "6")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the first one. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "7")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// The agents' report.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -8440,9 +8478,12 @@ pub struct AgentsReportResponse {
     /// The agents, sorted by name.
     #[prost(message, repeated, tag = "1")]
     pub agents: ::prost::alloc::vec::Vec<AgentRow>,
-    /// Number of agents beyond the limit.
+    /// Number of matching agents after these.
     #[prost(uint64, tag = "2")]
     pub more: u64,
+    /// The `page_token` of the request for the next agents; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// The work of one agent.
 #[derive(serde::Serialize)]
@@ -8695,9 +8736,13 @@ pub struct AccuracyRequest {
     /// One row for each combination of these properties; empty: one row for all crawls.
     #[prost(enumeration = "ReportGroup", repeated, tag = "2")]
     pub by: ::prost::alloc::vec::Vec<i32>,
-    /// Maximum number of rows; 0: all.
+    /// Maximum number of rows in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the first one. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "4")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// The accuracy of predictions.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -8705,9 +8750,12 @@ pub struct AccuracyResponse {
     /// The rows, sorted by the properties by which they are grouped.
     #[prost(message, repeated, tag = "1")]
     pub rows: ::prost::alloc::vec::Vec<AccuracyRow>,
-    /// Number of rows beyond the limit.
+    /// Number of rows after these.
     #[prost(uint64, tag = "2")]
     pub more: u64,
+    /// The `page_token` of the request for the next rows; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// How well the predicted round trips of some crawls agreed with measured ones. Only crawls whose
 /// agent had a predicted round trip to the site when it was chosen are counted. A relative error is
@@ -8768,9 +8816,13 @@ pub struct FailuresRequest {
     /// One row for each combination of these properties; empty: one row for all failed sites.
     #[prost(enumeration = "ReportGroup", repeated, tag = "3")]
     pub by: ::prost::alloc::vec::Vec<i32>,
-    /// Maximum number of rows; 0: all.
+    /// Maximum number of rows in the response, at most 1000; 0 and larger numbers: 1000.
     #[prost(uint64, tag = "4")]
     pub limit: u64,
+    /// The `next_page_token` of the former response, whose request differed at most in `limit`; empty:
+    /// from the first one. INVALID_ARGUMENT if it is no such token.
+    #[prost(string, tag = "5")]
+    pub page_token: ::prost::alloc::string::String,
 }
 /// Failed sites, in their newest rounds.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -8778,9 +8830,12 @@ pub struct FailuresResponse {
     /// The rows; the row with the most sites comes first.
     #[prost(message, repeated, tag = "1")]
     pub rows: ::prost::alloc::vec::Vec<FailureRow>,
-    /// Number of rows beyond the limit.
+    /// Number of rows after these.
     #[prost(uint64, tag = "2")]
     pub more: u64,
+    /// The `page_token` of the request for the next rows; empty if there are none.
+    #[prost(string, tag = "3")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// A group of failed sites.
 #[derive(serde::Serialize)]

@@ -29,6 +29,7 @@ mod files;
 mod filters;
 mod landmarks;
 pub(crate) mod output;
+mod pages;
 mod reports;
 mod simulate;
 pub(crate) mod sites;

@@ -16,6 +16,7 @@ use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended, sentence};
 use crate::app::start_options::Options;
+use crate::cli::agents::list_and_show;
 use crate::cli::connection::{self, Client, ConnectionArgs};
 use crate::cli::output::{ShowFormatArgs, View, counted};
 use crate::cli::status;
@@ -152,7 +153,7 @@ impl Asked {
     pub(super) async fn of(connection: &ConnectionArgs) -> anyhow::Result<Self> {
         let client = Client::connect(connection).await?;
         let status = client.answer(client.status().show_status(ShowStatusRequest::default()).await)?;
-        let agents = client.answer(client.fleet().list_agents(ListAgentsRequest::default()).await)?.agents;
+        let agents = list_and_show::agents(&client, &ListAgentsRequest::default(), 0).await?.agents;
         let client = &client;
         let asked = join_all(beacons(&agents).map(|agent| async move {
             let request = ShowReachRequest { agent: agent.name.clone(), other: String::new() };

@@ -15,6 +15,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::output::formats::escape_csv;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
+use crate::cli::pages::pages;
 
 /// The message while there is no embedding.
 const NO_EMBEDDING: &str = "no embedding yet: it is fitted when three landmarks have measured each other; \
@@ -39,9 +40,9 @@ pub(in crate::cli) enum EmbeddingCommand {
     },
     /// List the embeddings, newest first: why each was fitted, and how far it moved the agents
     History {
-        /// Maximum number of embeddings
-        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
-        limit: u32,
+        /// Maximum number of embeddings; 0: all
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: u64,
         #[command(flatten)]
         format: FormatArgs<Epoch>,
     },
@@ -83,8 +84,12 @@ impl EmbeddingCommand {
                 }
             }
             Self::History { limit, format } => {
-                let answer = client.answer(embeddings.list_epochs(ListEpochsRequest { limit }).await)?;
-                format.print(&answer.epochs, &format!("{NO_EMBEDDING}\n"), 0)
+                let answer = pages(limit, async |limit, page_token| {
+                    let request = ListEpochsRequest { limit: u32::try_from(limit).unwrap_or(u32::MAX), page_token };
+                    client.answer(client.embeddings().list_epochs(request).await)
+                });
+                let answer = answer.await?;
+                format.print(&answer.epochs, &format!("{NO_EMBEDDING}\n"), answer.more)
             }
             Self::Export { format } => {
                 let answer = client.answer(embeddings.export_embedding(ExportEmbeddingRequest {}).await)?;

@@ -19,6 +19,7 @@ use serde::Serialize;
 use tonic::Code;
 
 use super::ConnectionArgs;
+use super::agents::list_and_show;
 use super::connection::Client;
 use super::output::ShowFormatArgs;
 use crate::app::exit::{print, sentence};
@@ -153,7 +154,7 @@ fn batches(landfall: Landfall, begun: &OsStr) -> Vec<CompletionCandidate> {
 
 fn agents(landfall: Landfall, begun: &OsStr) -> Vec<CompletionCandidate> {
     let asked = asked(landfall, async |client| {
-        let listed = client.answer(client.fleet().list_agents(ListAgentsRequest::default()).await)?;
+        let listed = list_and_show::agents(client, &ListAgentsRequest::default(), 0).await?;
         Ok(listed.agents.into_iter().map(|agent| agent.name).collect())
     });
     beginning(asked, begun)

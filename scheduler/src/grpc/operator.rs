@@ -10,6 +10,7 @@ mod enrolments;
 mod events;
 pub(super) mod landmarks;
 pub(super) mod named;
+mod pages;
 mod reports;
 pub(super) mod services;
 pub(super) mod settings;

@@ -9,4 +9,7 @@ pub(crate) mod sessions;
 
 pub use drain_remove_and_tag::{lock_tags, set_tags};
 pub use issued_tokens::{CredentialHolder, by_credential};
-pub use list_and_show::{Agent, AgentPlace, NewestSession, SessionState, by_name, list, newest_session, places, show};
+pub use list_and_show::{
+    Agent, AgentOutline, AgentPlace, NewestSession, SessionState, by_name, list, newest_session, outlines, places,
+    show, with_ids,
+};

@@ -11,7 +11,8 @@ pub(crate) mod placements;
 mod when_to_fit;
 
 pub use maps::{
-    Epoch, NewEmbedding, clock, history, latest, latest_epoch, next_epoch, prune, stored, stored_epochs, take_over,
+    Epoch, NewEmbedding, clock, history, history_before, latest, latest_epoch, next_epoch, prune, stored,
+    stored_epochs, take_over,
 };
 pub use when_to_fit::{
     FitRequest, Newest, answer_fit, ask_for_fit, fit_request, newest, pairs_measured_since, refuse_fit,

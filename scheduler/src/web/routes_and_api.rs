@@ -58,9 +58,6 @@ pub(crate) fn router(web: Web) -> Router {
         .with_state(web)
 }
 
-/// Maximum number of epochs, and maximum number of batches, in a response.
-const MOST: u32 = 1_000;
-
 fn api_router() -> Router<Web> {
     Router::new()
         .route("/status", get(status))
@@ -120,8 +117,7 @@ async fn landmarks(State(web): State<Web>) -> ApiAnswer {
 }
 
 async fn batches(State(web): State<Web>) -> ApiAnswer {
-    let request = ListBatchesRequest { limit: MOST.into(), ..ListBatchesRequest::default() };
-    json(&web.services.list_batches(Request::new(request)).await?.get_ref().batches)
+    json(&web.services.list_batches(Request::new(ListBatchesRequest::default())).await?.get_ref().batches)
 }
 
 async fn throughput(State(web): State<Web>, Path(name): Path<String>) -> ApiAnswer {
@@ -143,7 +139,7 @@ async fn embedding(State(web): State<Web>) -> ApiAnswer {
 }
 
 async fn epochs(State(web): State<Web>) -> ApiAnswer {
-    json(&web.services.list_epochs(Request::new(ListEpochsRequest { limit: MOST })).await?.get_ref().epochs)
+    json(&web.services.list_epochs(Request::new(ListEpochsRequest::default())).await?.get_ref().epochs)
 }
 
 async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {

@@ -18,6 +18,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, one_of};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, Tone, View, level_cell, text_cell};
+use crate::cli::pages::pages;
 use crate::cli::reports::events;
 use crate::cli::watch_flag::WatchFlag;
 
@@ -58,10 +59,10 @@ impl ListArgs {
             countries: places.country,
             tags: tag,
             services: state.into_iter().map(Into::into).collect(),
-            limit,
+            ..ListAgentsRequest::default()
         };
-        let any = request == ListAgentsRequest { removed, limit, ..ListAgentsRequest::default() };
-        let ask = async |client: &Client| client.answer(client.fleet().list_agents(request.clone()).await);
+        let any = request == ListAgentsRequest { removed, ..ListAgentsRequest::default() };
+        let ask = async |client: &Client| agents(client, &request, limit).await;
         let list_text = |listed: &ListAgentsResponse, view: &View| {
             let rows: Vec<Agent> = listed.agents.iter().cloned().map(known).collect();
             match format.format() {
@@ -71,6 +72,19 @@ impl ListArgs {
         };
         watch.print(connection, &format, ask, list_text).await
     }
+}
+
+/// At most `limit` agents; 0 means all.
+pub(in crate::cli) async fn agents(
+    client: &Client,
+    request: &ListAgentsRequest,
+    limit: u64,
+) -> anyhow::Result<ListAgentsResponse> {
+    pages(limit, async |limit, page_token| {
+        let request = ListAgentsRequest { limit, page_token, ..request.clone() };
+        client.answer(client.fleet().list_agents(request).await)
+    })
+    .await
 }
 
 /// The table of agents, followed by the number of enrolment tokens that can still be used.

@@ -16,6 +16,7 @@ use crate::cli::connection::Client;
 use crate::cli::contact_and_operator::NO_CONTACT;
 use crate::cli::filters::{PlaceArgs, one_of};
 use crate::cli::output::{self, Column, FormatArgs, Row, View, relative};
+use crate::cli::pages::pages;
 
 pub(super) fn warn_without_contact(made: &CreateEnrolmentResponse) {
     if made.contact_url.is_empty() {
@@ -132,13 +133,16 @@ pub(in crate::cli) struct TokensArgs {
     state: Vec<EnrolmentState>,
     #[command(flatten)]
     places: PlaceArgs,
+    /// Maximum number of tokens, oldest first; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
     #[command(flatten)]
     format: FormatArgs<v1::Enrolment>,
 }
 
 impl TokensArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { all, state, places, format } = self;
+        let Self { all, state, places, limit, format } = self;
         let any = state.is_empty() && places.are_unset();
         let request = ListEnrolmentsRequest {
             all,
@@ -146,19 +150,21 @@ impl TokensArgs {
             carriers: places.carrier,
             countries: places.country,
             states: state.into_iter().map(Into::into).collect(),
+            ..ListEnrolmentsRequest::default()
         };
         let client = Client::connect(connection).await?;
-        let listed = client.answer(client.fleet().list_enrolments(request).await)?;
-        if listed.older > 0 {
-            eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
-        }
+        let listed = pages(limit, async |limit, page_token| {
+            let request = ListEnrolmentsRequest { limit, page_token, ..request.clone() };
+            client.answer(client.fleet().list_enrolments(request).await)
+        });
+        let listed = listed.await?;
         let known = if all { "kept" } else { "open" };
         let none = if any {
             format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n")
         } else {
             "no token matches\n".to_owned()
         };
-        format.print(&listed.enrolments, &none, 0)
+        format.print(&listed.enrolments, &none, listed.more)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::cli::connection::Client;
 use crate::cli::filters::{TimeArgs, one_of, timestamp};
 use crate::cli::output::progress_bar::Bar;
 use crate::cli::output::{self, Column, FormatArgs, Row, View, counted};
+use crate::cli::pages::pages;
 use crate::cli::sites::cancel_retry_and_circuits::cancel;
 use crate::cli::watch_flag::WatchFlag;
 
@@ -42,35 +43,28 @@ impl ListArgs {
             _ => "no batch matches\n",
         };
         let request = ListBatchesRequest {
-            limit,
             state: state.unwrap_or(BatchState::Unspecified).into(),
             since: time.since.map(timestamp),
             until: time.until.map(timestamp),
-            page_token: String::new(),
+            ..ListBatchesRequest::default()
         };
-        let ask = async |client: &Client| pages(client, request.clone(), limit).await;
+        let ask = async |client: &Client| batches(client, &request, limit).await;
         let text = |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
         watch.print(connection, &format, ask, text).await
     }
 }
 
-/// Asks for page after page, until `limit` batches are there; 0 means all.
-pub(in crate::cli) async fn pages(
+/// At most `limit` batches; 0 means all.
+pub(in crate::cli) async fn batches(
     client: &Client,
-    mut request: ListBatchesRequest,
+    request: &ListBatchesRequest,
     limit: u64,
 ) -> anyhow::Result<ListBatchesResponse> {
-    let mut listed = ListBatchesResponse::default();
-    loop {
-        let page = client.answer(client.sites().list_batches(request.clone()).await)?;
-        listed.batches.extend(page.batches);
-        listed.more = page.more;
-        let missing = limit.saturating_sub(listed.batches.len() as u64);
-        if page.next_page_token.is_empty() || (limit > 0 && missing == 0) {
-            return Ok(listed);
-        }
-        request = ListBatchesRequest { limit: missing, page_token: page.next_page_token, ..request };
-    }
+    pages(limit, async |limit, page_token| {
+        let request = ListBatchesRequest { limit, page_token, ..*request };
+        client.answer(client.sites().list_batches(request).await)
+    })
+    .await
 }
 
 impl Row for Batch {

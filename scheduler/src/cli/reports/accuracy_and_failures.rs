@@ -11,6 +11,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, one_of, timestamp};
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, float_cell, share_cell, text_cell};
+use crate::cli::pages::pages;
 use crate::cli::watch_flag::WatchFlag;
 use crate::model::{ReasonKind, ReportGroup};
 
@@ -47,14 +48,27 @@ impl AccuracyArgs {
         let request = AccuracyRequest {
             crawls: Some(crawls.filter()),
             by: groups(&by, &[ReportGroup::City, ReportGroup::Carrier]),
-            limit,
+            ..AccuracyRequest::default()
         };
-        let ask = async |client: &Client| client.answer(client.reports().accuracy(request.clone()).await);
+        let ask = async |client: &Client| accuracy(client, &request, limit).await;
         let text = |report: &AccuracyResponse, view: &View| {
             format.text(&report.rows, "no crawl with a predicted round trip matches\n", report.more, view)
         };
         watch.print(connection, &format, ask, text).await
     }
+}
+
+/// At most `limit` rows; 0 means all.
+pub(super) async fn accuracy(
+    client: &Client,
+    request: &AccuracyRequest,
+    limit: u64,
+) -> anyhow::Result<AccuracyResponse> {
+    pages(limit, async |limit, page_token| {
+        let request = AccuracyRequest { limit, page_token, ..request.clone() };
+        client.answer(client.reports().accuracy(request).await)
+    })
+    .await
 }
 
 fn error_cell(error: Option<f64>) -> String {
@@ -123,14 +137,27 @@ impl FailuresArgs {
             sites: Some(sites.filter()),
             reasons: reason.into_iter().map(|kind| v1::ReasonKind::from(kind).into()).collect(),
             by: groups(&by, &[ReportGroup::Reason]),
-            limit,
+            ..FailuresRequest::default()
         };
-        let ask = async |client: &Client| client.answer(client.reports().failures(request.clone()).await);
+        let ask = async |client: &Client| failures(client, &request, limit).await;
         let text = |report: &FailuresResponse, view: &View| {
             format.text(&report.rows, "no failed site matches\n", report.more, view)
         };
         watch.print(connection, &format, ask, text).await
     }
+}
+
+/// At most `limit` rows; 0 means all.
+pub(super) async fn failures(
+    client: &Client,
+    request: &FailuresRequest,
+    limit: u64,
+) -> anyhow::Result<FailuresResponse> {
+    pages(limit, async |limit, page_token| {
+        let request = FailuresRequest { limit, page_token, ..request.clone() };
+        client.answer(client.reports().failures(request).await)
+    })
+    .await
 }
 
 impl Row for v1::FailureRow {

@@ -18,11 +18,12 @@ use maud::{Markup, html};
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::list_cancel_and_remove::pages;
+use crate::cli::batches::list_cancel_and_remove;
 use crate::cli::connection::Client;
 use crate::cli::files;
 use crate::cli::filters::{TimeArgs, timestamp};
 use crate::cli::output::{bytes_cell, count_cell, float_cell, millis_cell, number, share_cell, size_cell, text_cell};
+use crate::cli::reports::{accuracy_and_failures, throughput_and_agents};
 use crate::machine::clock::now;
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
@@ -62,17 +63,17 @@ impl HtmlArgs {
         let wanted = CrawlFilter { batch: batch.clone(), since, until, ..CrawlFilter::default() };
         let accuracy = async |by: &[ReportGroup]| {
             let by = by.iter().map(|group| (*group).into()).collect();
-            let request = AccuracyRequest { crawls: Some(wanted.clone()), by, limit: 0 };
-            anyhow::Ok(client.answer(client.reports().accuracy(request).await)?.rows)
+            let request = AccuracyRequest { crawls: Some(wanted.clone()), by, ..AccuracyRequest::default() };
+            anyhow::Ok(accuracy_and_failures::accuracy(client, &request, 0).await?.rows)
         };
         let failures = async |by: ReportGroup| {
             let by = vec![by.into()];
             let request = FailuresRequest { sites: Some(wanted.clone()), by, ..FailuresRequest::default() };
-            anyhow::Ok(client.answer(client.reports().failures(request).await)?.rows)
+            anyhow::Ok(accuracy_and_failures::failures(client, &request, 0).await?.rows)
         };
         let asked = AgentsReportRequest { batch: batch.clone(), ..AgentsReportRequest::default() };
         let mut answers = Answers {
-            agents: client.answer(client.reports().agents(asked).await)?.agents,
+            agents: throughput_and_agents::agents(client, &asked, 0).await?.agents,
             places: accuracy(&[ReportGroup::City, ReportGroup::Carrier]).await?,
             days: accuracy(&[ReportGroup::Day]).await?,
             reasons: failures(ReportGroup::Reason).await?,
@@ -81,7 +82,7 @@ impl HtmlArgs {
         };
         if batch.is_empty() {
             let asked = ListBatchesRequest { since, until, ..ListBatchesRequest::default() };
-            answers.batches = pages(client, asked, 0).await?.batches;
+            answers.batches = list_cancel_and_remove::batches(client, &asked, 0).await?.batches;
         } else {
             let asked = ThroughputRequest { batch: batch.clone(), round: None, slices: Some(SLICES) };
             answers.batch = Some((batch.clone(), client.answer(client.reports().throughput(asked).await)?));

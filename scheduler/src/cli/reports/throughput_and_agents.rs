@@ -21,6 +21,7 @@ use crate::cli::output::{
     self, Column, Format, FormatArgs, Row, Tone, View, bytes_cell, count_cell, counted, float_cell, level_cell,
     millis_cell, number, share_cell, size_cell, span, span_cell, text_cell,
 };
+use crate::cli::pages::pages;
 use crate::cli::watch_flag::WatchFlag;
 
 /// The characters that draw bars, from the shortest bar to the longest.
@@ -277,11 +278,24 @@ impl AgentsArgs {
         let none = if places.are_unset() { "" } else { "no agent matches\n" };
         let PlaceArgs { city: cities, carrier: carriers, country: countries } = places;
         let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
-        let request = AgentsReportRequest { batch, agent, limit, cities, carriers, countries };
-        let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
+        let request = AgentsReportRequest { batch, agent, cities, carriers, countries, ..Default::default() };
+        let ask = async |client: &Client| agents(client, &request, limit).await;
         let text = |report: &AgentsReportResponse, view: &View| format.text(&report.agents, none, report.more, view);
         watch.print(connection, &format, ask, text).await
     }
+}
+
+/// At most `limit` agents; 0 means all.
+pub(super) async fn agents(
+    client: &Client,
+    request: &AgentsReportRequest,
+    limit: u64,
+) -> anyhow::Result<AgentsReportResponse> {
+    pages(limit, async |limit, page_token| {
+        let request = AgentsReportRequest { limit, page_token, ..request.clone() };
+        client.answer(client.reports().agents(request).await)
+    })
+    .await
 }
 
 impl Row for v1::AgentRow {

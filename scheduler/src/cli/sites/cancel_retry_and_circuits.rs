@@ -12,7 +12,8 @@ use crate::cli::ConnectionArgs;
 use crate::cli::batches::change_watch::to_end;
 use crate::cli::connection::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
-use crate::cli::output::{self, Column, Format, FormatArgs, Row, View, counted, number};
+use crate::cli::output::{self, Column, FormatArgs, Row, View, counted};
+use crate::cli::pages::pages;
 use crate::cli::watch_flag::WatchFlag;
 
 #[derive(Debug, Args)]
@@ -122,8 +123,8 @@ pub(in crate::cli) struct CircuitsArgs {
     places: PlaceArgs,
     #[command(flatten)]
     time: TimeArgs,
-    /// Maximum number of sites, newest first, up to 1000
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// Maximum number of sites, newest first; 0: all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u64,
     #[command(flatten)]
     format: FormatArgs<OpenCircuit>,
@@ -137,7 +138,6 @@ impl CircuitsArgs {
         let all = batch.is_none() && agent.is_none() && places.are_unset() && time.are_unset();
         let none = if all { "no site has an open circuit\n" } else { "no site with an open circuit matches\n" };
         let request = ListOpenCircuitsRequest {
-            limit,
             agent: agent.unwrap_or_default(),
             batch: batch.unwrap_or_default(),
             cities: places.city,
@@ -145,9 +145,18 @@ impl CircuitsArgs {
             countries: places.country,
             since: time.since.map(timestamp),
             until: time.until.map(timestamp),
+            ..ListOpenCircuitsRequest::default()
         };
-        let ask = async |client: &Client| client.answer(client.sites().list_open_circuits(request.clone()).await);
-        watch.print(connection, &format, ask, |listed, view| circuits(listed, none, &format, view)).await
+        let ask = async |client: &Client| {
+            pages(limit, async |limit, page_token| {
+                let request = ListOpenCircuitsRequest { limit, page_token, ..request.clone() };
+                client.answer(client.sites().list_open_circuits(request).await)
+            })
+            .await
+        };
+        let text =
+            |listed: &ListOpenCircuitsResponse, view: &View| format.text(&listed.circuits, none, listed.more, view);
+        watch.print(connection, &format, ask, text).await
     }
 }
 
@@ -169,19 +178,6 @@ impl ReopenArgs {
         let reopened = client.answer(client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await)?;
         print(&format!("{}\n", reopened_sentence(&reopened)))
     }
-}
-
-fn circuits(
-    listed: &ListOpenCircuitsResponse,
-    none: &str,
-    format: &FormatArgs<OpenCircuit>,
-    view: &View,
-) -> anyhow::Result<String> {
-    let text = format.text(&listed.circuits, none, 0, view)?;
-    Ok(match listed.total.saturating_sub(listed.circuits.len() as u64) {
-        more @ 1.. if format.format() == Format::Table => format!("{text}and {} more\n", number(more)),
-        _ => text,
-    })
 }
 
 fn reopened_sentence(ReopenSitesResponse { sites, tasks, busy }: &ReopenSitesResponse) -> String {

@@ -7,16 +7,18 @@ use landfall_proto::v1::measurement_failure::Reason;
 use sqlx::PgConnection;
 use tonic::Status;
 
-use super::convert::{InvalidField, Places, first, rtt, timestamp};
+use super::convert::{InvalidField, Places, rtt, timestamp};
 use super::named;
+use super::pages::Page;
 use crate::Scheduler;
 use crate::model::constraints;
 use crate::model::geo::Position;
+use crate::model::{AgentId, ServiceState};
 use crate::store::Db;
 use crate::store::agents::drain_remove_and_tag::{self, DrainError, DrainResult};
 use crate::store::agents::refusals::{self, Count};
 use crate::store::agents::sessions::EndCause;
-use crate::store::agents::{self, Agent, NewestSession, issued_tokens};
+use crate::store::agents::{self, Agent, AgentOutline, NewestSession, issued_tokens};
 use crate::store::leases::{self, ActiveLease};
 use crate::store::measurements::quarantines_and_contradictions;
 use crate::store::measurements::reach::{self, ReachDirection, ReachFilter};
@@ -32,14 +34,17 @@ pub(super) async fn list(
     scheduler: &Scheduler,
     request: v1::ListAgentsRequest,
 ) -> Result<v1::ListAgentsResponse, Status> {
-    let mut conn = scheduler.operators.read("list agents").await?;
-    let agents = agents::list(&mut conn).await?;
     let asked = &request;
+    let page = Page::<String>::of(asked)?;
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
-    let wanted = agents.into_iter().filter(|agent| is_asked_for(agent, asked, &places));
+    let mut conn = scheduler.operators.read("list agents").await?;
+    let mut wanted = agents::outlines(&mut conn, page.after.as_deref()).await?;
+    wanted.retain(|agent| is_asked_for(agent, asked, &places));
+    let (more, next_page_token) = page.cut(&mut wanted, |agent| agent.name.clone());
+    let ids: Vec<AgentId> = wanted.iter().map(|agent| agent.id).collect();
+    let agents = agents::with_ids(&mut conn, &ids).await?.into_iter().map(Into::into).collect();
     let open_enrolments = issued_tokens::open_tokens(&mut conn).await?;
-    let (agents, more) = first(wanted.map(Into::into).collect(), asked.limit);
-    Ok(v1::ListAgentsResponse { agents, open_enrolments, more })
+    Ok(v1::ListAgentsResponse { agents, open_enrolments, more, next_page_token })
 }
 
 pub(super) async fn show(
@@ -58,9 +63,9 @@ pub(super) async fn show(
 }
 
 /// Whether an agent matches the filter of the request. `places` is part of this filter.
-fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest, places: &Places) -> bool {
-    let service = i32::from(v1::ServiceState::from(agent.service()));
-    (asked.removed || agent.removed_at.is_none())
+fn is_asked_for(agent: &AgentOutline, asked: &v1::ListAgentsRequest, places: &Places) -> bool {
+    let service = i32::from(v1::ServiceState::from(agent.service));
+    (asked.removed || agent.service != ServiceState::Removed)
         && places.include(&agent.city, &agent.carrier, &agent.country)
         && asked.tags.iter().all(|tag| agent.tags.contains(tag))
         && (asked.services.is_empty() || asked.services.contains(&service))

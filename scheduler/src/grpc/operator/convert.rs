@@ -338,14 +338,6 @@ pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) ->
     v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
 }
 
-/// Returns the first `limit` rows (all if `limit` is 0) and the number of omitted rows.
-pub(in crate::grpc) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
-    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let more = whole(rows.len().saturating_sub(limit));
-    rows.truncate(limit);
-    (rows, more)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

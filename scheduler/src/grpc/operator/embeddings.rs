@@ -11,12 +11,13 @@ use tonic::{Request, Response, Status};
 
 use crate::gnp::{AgentQuality, Embedding, Mesh, Quality, Residual};
 use crate::grpc::errors;
-use crate::model::AgentId;
+use crate::model::{AgentId, EmbeddingEpoch};
 use crate::store::agents::{self, Agent};
 use crate::store::embeddings::{self, Epoch, FitRequest, landmarks};
 use crate::store::measurements;
 
 use super::convert::{InvalidField, bounded, count, duration, rtt, timestamp};
+use super::pages::{MOST_ROWS, Page};
 use super::services::OperatorServices;
 
 /// Time after which a call that waits for a fit looks and asks again without a signal. A signal from
@@ -27,9 +28,6 @@ const LEAST_PAUSE: Duration = Duration::from_millis(200);
 /// Default time limit for waiting for a fit. A fit of a few hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Default and maximum number of epochs listed.
-const DEFAULT_EPOCHS: u32 = 20;
-const MOST_EPOCHS: u32 = 1000;
 
 #[tonic::async_trait]
 impl EmbeddingService for OperatorServices {
@@ -83,10 +81,14 @@ impl EmbeddingService for OperatorServices {
         &self,
         request: Request<v1::ListEpochsRequest>,
     ) -> Result<Response<v1::ListEpochsResponse>, Status> {
-        let limit = limit(request.into_inner())?;
+        let page = Page::<i64>::of(request.get_ref())?;
         let mut conn = self.scheduler.operators.read("list epochs").await?;
-        let epochs = embeddings::history(&mut conn, limit).await?;
-        Ok(Response::new(v1::ListEpochsResponse { epochs: epochs.into_iter().map(Into::into).collect() }))
+        // The history has at most a thousand lines.
+        let before = page.after.map(EmbeddingEpoch::new);
+        let mut epochs = embeddings::history_before(&mut conn, before, MOST_ROWS).await?;
+        let (more, next_page_token) = page.cut(&mut epochs, |epoch| epoch.epoch.get());
+        let epochs = epochs.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::ListEpochsResponse { epochs, more, next_page_token }))
     }
 
     async fn export_embedding(
@@ -152,15 +154,6 @@ async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, S
 /// The time limit for waiting for a fit.
 fn wait_of(request: v1::FitEmbeddingRequest) -> Result<Duration, InvalidField> {
     Ok(bounded("wait", request.wait, Duration::ZERO, LONGEST_WAIT)?.unwrap_or(DEFAULT_WAIT))
-}
-
-/// The maximum number of epochs to list.
-fn limit(request: v1::ListEpochsRequest) -> Result<u32, InvalidField> {
-    match request.limit {
-        0 => Ok(DEFAULT_EPOCHS),
-        limit if limit <= MOST_EPOCHS => Ok(limit),
-        _ => Err(InvalidField::new("limit", format!("must be 1 to {MOST_EPOCHS}"))),
-    }
 }
 
 impl From<Epoch> for v1::Epoch {

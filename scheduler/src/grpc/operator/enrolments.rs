@@ -12,11 +12,12 @@ use tonic::Status;
 use super::agents::tags;
 use super::convert::{InvalidField, Places, agent_name, bounded, count, line, timestamp};
 use super::named;
+use super::pages::Page;
 use super::settings::Identity;
 use crate::Scheduler;
 use crate::model::geo::{Position, PositionError};
 use crate::model::naming;
-use crate::store::agents::issued_tokens::{self, RevokeError, State, Token};
+use crate::store::agents::issued_tokens::{self, ListKey, RevokeError, State, Token};
 use crate::store::agents::new_enrolments::{self, AgentRequest, CreateError, Enrolment, Name};
 use crate::store::names::Noun;
 use crate::store::{self, MayConflict, settings};
@@ -24,6 +25,8 @@ use crate::store::{self, MayConflict, settings};
 /// Maximum number of agents enrolled at once. The number is limited because all results are sent in
 /// one message.
 const MOST_ENROLMENTS: usize = 5_000;
+/// Number of tokens that a list reads at once, to narrow them by place.
+const PIECE: i64 = 1_000;
 /// Default validity of an enrolment token.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// Minimum and maximum validity that can be requested.
@@ -114,17 +117,30 @@ pub(super) async fn list(
     request: v1::ListEnrolmentsRequest,
 ) -> Result<v1::ListEnrolmentsResponse, Status> {
     let asked = &request;
+    let page = Page::<ListKey>::of(asked)?;
     let states = enrolment_states(&asked.states)?;
     let all = asked.all || states.iter().any(|state| *state != State::Open);
     let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
     let mut conn = scheduler.operators.read("list enrolments").await?;
-    let (tokens, older) = issued_tokens::list(&mut conn, all).await?;
-    let wanted = tokens.into_iter().filter(|token| {
+    let wanted = |token: &Token| {
         places.include(&token.city, &token.carrier, &token.country)
             && (states.is_empty() || states.contains(&token.state))
-    });
-    let enrolments = wanted.map(Into::into).collect();
-    Ok(v1::ListEnrolmentsResponse { enrolments, older })
+    };
+    let (mut listed, mut count, mut after) = (Vec::new(), 0, page.after.clone());
+    loop {
+        let piece = issued_tokens::list(&mut conn, all, after.as_ref(), PIECE).await?;
+        let Some(last) = piece.last() else { break };
+        after = Some(last.key());
+        for token in piece.into_iter().filter(wanted) {
+            count += 1;
+            if listed.len() < page.len() {
+                listed.push(token);
+            }
+        }
+    }
+    let (more, next_page_token) = page.rest(&listed, count, Token::key);
+    let enrolments = listed.into_iter().map(Into::into).collect();
+    Ok(v1::ListEnrolmentsResponse { enrolments, more, next_page_token })
 }
 
 pub(super) async fn revoke(

@@ -9,10 +9,12 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use super::capacity_plan::{self, PlanError};
-use super::convert::{InvalidField, Places, TimeRange, first, reasons, rtt, timestamp};
+use super::convert::{InvalidField, Places, TimeRange, reasons, rtt, timestamp};
+use super::pages::Page;
 use super::services::OperatorServices;
 use super::{assignments_and_hosts, named, throughput};
-use crate::model::ReportGroup;
+use crate::model::{AgentId, ReportGroup};
+use crate::store::agents;
 use crate::store::names::Noun;
 use crate::store::reports::accuracy_failures_agents::{self, AccuracyRow, FailureRow};
 use crate::store::reports::{self, AgentRow, Groups};
@@ -41,17 +43,20 @@ impl ReportService for OperatorServices {
         &self,
         request: Request<v1::AgentsReportRequest>,
     ) -> Result<Response<v1::AgentsReportResponse>, Status> {
-        let v1::AgentsReportRequest { batch, agent, limit, cities, carriers, countries } = request.into_inner();
+        let page = Page::<String>::of(request.get_ref())?;
+        let v1::AgentsReportRequest { batch, agent, cities, carriers, countries, .. } = request.into_inner();
         let places = Places::new(&cities, &carriers, &countries);
         let mut conn = self.scheduler.operators.read("report agents").await?;
         let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
         let agent = if agent.is_empty() { None } else { Some(named::former_agent(&mut conn, &agent).await?.id) };
-        let agents = reports::agents(&mut conn, batch).await?;
-        let wanted = agents.into_iter().filter(|row| agent.is_none_or(|agent| row.agent.id == agent));
-        let wanted =
-            wanted.filter(|AgentRow { agent, .. }| places.include(&agent.city, &agent.carrier, &agent.country));
-        let (agents, more) = first(wanted.map(Into::into).collect(), limit);
-        Ok(Response::new(v1::AgentsReportResponse { agents, more }))
+        let mut wanted = agents::outlines(&mut conn, page.after.as_deref()).await?;
+        wanted.retain(|one| {
+            agent.is_none_or(|agent| one.id == agent) && places.include(&one.city, &one.carrier, &one.country)
+        });
+        let (more, next_page_token) = page.cut(&mut wanted, |agent| agent.name.clone());
+        let ids: Vec<AgentId> = wanted.iter().map(|agent| agent.id).collect();
+        let agents = reports::agents(&mut conn, batch, &ids).await?.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::AgentsReportResponse { agents, more, next_page_token }))
     }
 
     async fn throughput(
@@ -62,24 +67,30 @@ impl ReportService for OperatorServices {
     }
 
     async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
+        let page = Page::of(request.get_ref())?;
         let request = request.into_inner();
         let by = groups(&request.by, OF_CRAWLS)?;
         let mut conn = self.scheduler.operators.snapshot("report accuracy").await?;
         let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
-        let rows = accuracy_failures_agents::accuracy(&mut conn, &wanted, by).await?;
-        let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
-        Ok(Response::new(v1::AccuracyResponse { rows, more }))
+        let (rows, all) =
+            accuracy_failures_agents::accuracy(&mut conn, &wanted, by, page.after.as_ref(), page.most()).await?;
+        let (more, next_page_token) = page.rest(&rows, all, AccuracyRow::key);
+        let rows = rows.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::AccuracyResponse { rows, more, next_page_token }))
     }
 
     async fn failures(&self, request: Request<v1::FailuresRequest>) -> Result<Response<v1::FailuresResponse>, Status> {
+        let page = Page::of(request.get_ref())?;
         let request = request.into_inner();
         let by = groups(&request.by, ReportGroup::ALL)?;
         let reasons = reasons(&request.reasons)?;
         let mut conn = self.scheduler.operators.read("report failures").await?;
         let wanted = crawls(&mut conn, request.sites.unwrap_or_default()).await?;
-        let rows = accuracy_failures_agents::failures(&mut conn, &wanted, &reasons, by).await?;
-        let (rows, more) = first(rows.into_iter().map(Into::into).collect(), request.limit);
-        Ok(Response::new(v1::FailuresResponse { rows, more }))
+        let (after, limit) = (page.after.as_ref(), page.most());
+        let (rows, all) = accuracy_failures_agents::failures(&mut conn, &wanted, &reasons, by, after, limit).await?;
+        let (more, next_page_token) = page.rest(&rows, all, FailureRow::key);
+        let rows = rows.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::FailuresResponse { rows, more, next_page_token }))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {

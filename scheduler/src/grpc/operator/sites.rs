@@ -12,6 +12,7 @@ use tonic::Status;
 use super::batches::cancel_retry_remove::{ChangeScope, extent};
 use super::convert::{InvalidField, Places, TimeRange, count, duration, globe_position, rtt, timestamp};
 use super::named::{self, Unknown};
+use super::pages::Page;
 use crate::Scheduler;
 use crate::gnp::{Placement, SuspectedSite};
 use crate::model::constraints::Constraints;
@@ -28,8 +29,6 @@ use crate::store::sites::positions_and_verdicts::{self, Source};
 use crate::store::sites::{self, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain::{self, ExplainedCandidate, ExplainedWait, WaitDetail};
 
-/// Maximum number of listed sites with an open circuit.
-const CIRCUITS_AT_MOST: u64 = 1000;
 /// How long a call tries to close circuits that other transactions use, and the pause between two
 /// tries. Most transactions take a few milliseconds.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
@@ -316,16 +315,19 @@ pub(super) async fn list_open_circuits(
     scheduler: &Scheduler,
     request: v1::ListOpenCircuitsRequest,
 ) -> Result<v1::ListOpenCircuitsResponse, Status> {
-    let v1::ListOpenCircuitsRequest { limit, agent, batch, cities, carriers, countries, since, until } = request;
-    let limit = if limit == 0 { CIRCUITS_AT_MOST } else { limit.min(CIRCUITS_AT_MOST) };
+    let page = Page::of(&request)?;
+    let v1::ListOpenCircuitsRequest { agent, batch, cities, carriers, countries, since, until, .. } = request;
     let places = Places::new(&cities, &carriers, &countries);
     let TimeRange { since, until } = TimeRange::new(since, until)?;
     let mut conn = scheduler.operators.read("list open circuits").await?;
     let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
     let agents = named::agents_at(&mut conn, &agent, &places).await?;
     let filter = CircuitFilter { batch, agents, since, until };
-    let (circuits, total) = open_circuits::list(&mut conn, &filter, limit.cast_signed()).await?;
-    Ok(v1::ListOpenCircuitsResponse { circuits: circuits.into_iter().map(Into::into).collect(), total })
+    let after = page.after.map(|(since, site)| (since, SiteId::new(site)));
+    let (listed, all) = open_circuits::list(&mut conn, &filter, after, page.most()).await?;
+    let (more, next_page_token) = page.rest(&listed, all, |circuit| (circuit.since, circuit.id.get()));
+    let circuits = listed.into_iter().map(Into::into).collect();
+    Ok(v1::ListOpenCircuitsResponse { circuits, more, next_page_token })
 }
 
 /// Closes the circuits of the named sites, or of all sites.
@@ -386,7 +388,7 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 
 impl From<OpenCircuit> for v1::OpenCircuit {
     fn from(circuit: OpenCircuit) -> Self {
-        let OpenCircuit { site, since, agent, message, waiting } = circuit;
+        let OpenCircuit { id: _, site, since, agent, message, waiting } = circuit;
         Self { site, since: Some(timestamp(since)), agent, message, waiting }
     }
 }

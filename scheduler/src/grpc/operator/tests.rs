@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::settings::Identity;
@@ -37,6 +37,7 @@ mod callers;
 mod circuits;
 mod lists;
 mod names;
+mod pages;
 mod plan;
 mod reports;
 mod status;
@@ -58,6 +59,7 @@ type Client = InterceptedService<Channel, TokenSender>;
 struct OperatorServer {
     pool: PgPool,
     scheduler: Scheduler,
+    endpoint: Endpoint,
     channel: Channel,
     token: Secret,
     shutdown: CancellationToken,
@@ -89,9 +91,9 @@ impl OperatorServer {
         let (dashboard, pages_end) = (scheduler.clone(), shutdown.child_token());
         let pages = move |services| web::router(Web::new(dashboard, services, false, pages_end));
         tokio::spawn(crate::grpc::serve(scheduler.clone(), listener, None, identity, pages, shutdown.clone()));
-        let channel =
-            Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");
-        Self { pool, scheduler, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
+        let endpoint = Channel::from_shared(format!("http://{address}")).expect("a URL");
+        let channel = endpoint.connect().await.expect("a connection");
+        Self { pool, scheduler, endpoint, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
     }
 
     fn operator(&self) -> TokenSender {

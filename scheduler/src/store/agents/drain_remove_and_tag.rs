@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(agents::by_name(&mut conn, "a").await.expect("look"), None);
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("it is remembered");
         assert!(shown.removed_at.is_some());
-        let reported = crate::store::reports::agents(&mut conn, None).await.expect("report");
+        let reported = crate::store::reports::agents(&mut conn, None, &[shown.id]).await.expect("report");
         assert_eq!(reported.len(), 1, "its history stays");
     }
 

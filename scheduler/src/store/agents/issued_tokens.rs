@@ -23,9 +23,6 @@ use crate::store::{Error, Locked, Tx, minute};
 
 pub use crate::store::agents::new_enrolments::{AgentRequest, CreateError, Enrolment, Name, NameRefusal, create};
 
-/// Maximum number of tokens listed; older ones are omitted.
-const MOST_LISTED: i64 = 10_000;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Open,
@@ -52,29 +49,44 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest `MOST_LISTED` open tokens, oldest first. If `all` is set, the list also contains
-/// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
-pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
+/// The key by which tokens are listed: when the token was made, the name of its agent, and its
+/// identifier.
+pub type ListKey = (DateTime<Utc>, String, String);
+
+impl Token {
+    pub fn key(&self) -> ListKey {
+        (self.made_at, self.name.clone(), self.id.clone())
+    }
+}
+
+/// At most `limit` open tokens after `after`, oldest first. If `all` is set, also ended tokens that
+/// are still stored.
+pub async fn list(
+    conn: &mut PgConnection,
+    all: bool,
+    after: Option<&ListKey>,
+    limit: i64,
+) -> Result<Vec<Token>, Error> {
     let rows = sqlx::query!(
         r#"
         select encode(substring(token_hash for 5), 'hex') as "id!", agent_name, city, carrier, country, created_at, expires_at,
-               used_at, revoked_at, replaces, expires_at <= now() as "expired!", count(*) over () as "all!: Unsigned<u64>"
+               used_at, revoked_at, replaces, expires_at <= now() as "expired!"
         from enrolments
-        where $1 or (used_at is null and revoked_at is null and expires_at > now())
-        order by created_at desc, agent_name desc
-        limit $2
+        where ($1 or (used_at is null and revoked_at is null and expires_at > now()))
+          and ($2::timestamptz is null
+               or (created_at, agent_name, encode(substring(token_hash for 5), 'hex')) > ($2, $3, $4))
+        order by created_at, agent_name, 1
+        limit $5
         "#,
         all,
-        MOST_LISTED,
-    )
-    .all(conn)
-    .await?;
-    let known = rows.first().map_or(0, |row| row.all.0);
-    let older = known - u64::try_from(rows.len()).unwrap_or(known);
-    let mut tokens = Vec::with_capacity(rows.len());
-    for row in rows.into_iter().rev() {
+        after.map(|(made_at, ..)| *made_at),
+        after.map(|(_, name, _)| name.as_str()),
+        after.map(|(.., id)| id.as_str()),
+        limit,
+    );
+    let tokens = rows.all(conn).await?.into_iter().map(|row| {
         let (state, ended_at) = stands(row.used_at, row.revoked_at, row.expired.then_some(row.expires_at));
-        tokens.push(Token {
+        Token {
             id: row.id,
             name: row.agent_name,
             city: row.city,
@@ -85,9 +97,9 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
             ended_at,
             state,
             replaces: row.replaces,
-        });
-    }
-    Ok((tokens, older))
+        }
+    });
+    Ok(tokens.collect())
 }
 
 type At = Option<DateTime<Utc>>;
@@ -368,10 +380,14 @@ mod tests {
             "update enrolments set expires_at = now() - interval '2 hours' where agent_name = 'expired'",
         )
         .await;
-        let (listed, older) = list(&mut conn, false).await.expect("list");
-        assert_eq!((listed.len(), older, listed[0].id.as_str()), (1, 0, open.id.as_str()));
-        let mut states: Vec<(String, State)> =
-            list(&mut conn, true).await.expect("list").0.into_iter().map(|token| (token.name, token.state)).collect();
+        let listed = list(&mut conn, false, None, 10).await.expect("list");
+        assert_eq!((listed.len(), listed[0].id.as_str()), (1, open.id.as_str()));
+        let mut states: Vec<(String, State)> = list(&mut conn, true, None, 10)
+            .await
+            .expect("list")
+            .into_iter()
+            .map(|token| (token.name, token.state))
+            .collect();
         states.sort_by(|one, other| one.0.cmp(&other.0));
         let expected = [State::Expired, State::Open, State::Revoked, State::Used];
         assert_eq!(states.iter().map(|(_, state)| *state).collect::<Vec<_>>(), expected);

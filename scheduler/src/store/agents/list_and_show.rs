@@ -70,15 +70,20 @@ impl From<Agent> for Nominee {
 
 /// All agents, sorted by name, including removed ones.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
-    read(conn, None).await
+    read(conn, None, None).await
+}
+
+/// These agents, sorted by name, even if they have been removed.
+pub async fn with_ids(conn: &mut PgConnection, ids: &[AgentId]) -> Result<Vec<Agent>, Error> {
+    read(conn, None, Some(ids)).await
 }
 
 /// The agent with this name, even if it has been removed.
 pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
-    Ok(read(conn, Some(name)).await?.pop())
+    Ok(read(conn, Some(name), None).await?.pop())
 }
 
-async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>, Error> {
+async fn read(conn: &mut PgConnection, name: Option<&str>, ids: Option<&[AgentId]>) -> Result<Vec<Agent>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
@@ -102,13 +107,16 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
         left join sessions s on s.agent_id = a.id and s.state = 'active'
         -- Scans the mesh once for all agents. A subquery would scan it once per agent.
         left join (
-            select agent_id, count(*) as times from mesh_measurements where rtt_us is not null group by agent_id
+            select agent_id, count(*) as times from mesh_measurements
+            where rtt_us is not null and ($3::bigint[] is null or agent_id = any($3))
+            group by agent_id
         ) reached on reached.agent_id = a.id
-        where $1::text is null or a.name = $1
+        where ($1::text is null or a.name = $1) and ($3 is null or a.id = any($3))
         order by a.name
         "#,
         name,
         Refusal::Twin,
+        ids as _,
     )
     .all(conn)
     .await?;
@@ -141,6 +149,52 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
             })
         })
         .collect()
+}
+
+/// What narrows a list of agents. Unlike an [`Agent`], it needs no counts of tasks and measurements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentOutline {
+    pub id: AgentId,
+    pub name: String,
+    pub city: String,
+    pub carrier: String,
+    pub country: String,
+    pub tags: Vec<String>,
+    pub service: ServiceState,
+}
+
+/// The outlines of all agents whose names follow `after`, sorted by name, including removed ones.
+pub async fn outlines(conn: &mut PgConnection, after: Option<&str>) -> Result<Vec<AgentOutline>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.name, a.city, a.carrier, a.country, a.tags,
+               a.removed_at is not null as "removed!", a.draining_since is not null as "draining!",
+               exists (select from sessions o where o.agent_id = a.id) as "known!",
+               s.id is not null and s.disconnected_at is null as "connected!",
+               s.paused is not null or s.disconnected_at is not null as "paused!",
+               exists (select from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
+               exists (select from quarantines q where q.agent_id = a.id and q.released_at is null) as "quarantined!"
+        from agents a
+        left join sessions s on s.agent_id = a.id and s.state = 'active'
+        where $1::text is null or a.name > $1
+        order by a.name
+        "#,
+        after,
+    );
+    let outlines = rows.all(conn).await?.into_iter().map(|row| {
+        let facts = ServiceFacts {
+            removed: row.removed,
+            draining: row.draining,
+            leased: row.leased,
+            known: row.known,
+            connected: row.connected,
+            paused: row.paused,
+            quarantined: row.quarantined,
+        };
+        let (name, city, carrier, country) = (row.name, row.city, row.carrier, row.country);
+        AgentOutline { id: row.id, name, city, carrier, country, tags: row.tags, service: facts.state() }
+    });
+    Ok(outlines.collect())
 }
 
 fn said(

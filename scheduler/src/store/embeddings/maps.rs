@@ -197,13 +197,23 @@ pub struct Epoch {
 
 /// At most `limit` epochs, newest first.
 pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, Error> {
+    history_before(conn, None, limit).await
+}
+
+/// At most `limit` epochs below `before`, newest first.
+pub async fn history_before(
+    conn: &mut PgConnection,
+    before: Option<EmbeddingEpoch>,
+    limit: u32,
+) -> Result<Vec<Epoch>, Error> {
     let epochs = sqlx::query_as!(
         Epoch,
         r#"
         select epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error, mesh_error, median_move_us as median_move
-        from embedding_history order by epoch desc limit $1
+        from embedding_history where $2::bigint is null or epoch < $2 order by epoch desc limit $1
         "#,
         i64::from(limit),
+        before.map(EmbeddingEpoch::get),
     );
     epochs.all(conn).await
 }

@@ -516,7 +516,7 @@ mod tests {
         let most = i64::MAX.unsigned_abs();
         let progress = crate::store::batches::progress(&mut conn, batch).await.expect("the progress");
         assert_eq!((progress.complete, progress.bytes), (2, most));
-        let agents = crate::store::reports::agents(&mut conn, None).await.expect("the agents' report");
+        let agents = crate::store::reports::agents(&mut conn, None, &[agent]).await.expect("the agents' report");
         assert_eq!(agents[0].bytes, most);
     }
 

@@ -40,10 +40,16 @@ pub struct Errors {
 }
 
 /// The accuracy of the predictions used to choose the agents of these crawls, for each combination
-/// of the properties `by`. Sorted by city, carrier, agent and day. Reads the ended crawls that the
-/// filter selects, through an index by agent and time, or by batch. Run in a snapshot, whose memory
-/// this function raises.
-pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups) -> Result<Vec<AccuracyRow>, Error> {
+/// of the properties `by`. At most `limit` rows after `after`, sorted by their keys, and the number
+/// of all rows after `after`. Reads the ended crawls that the filter selects, through an index by
+/// agent and time, or by batch. Run in a snapshot, whose memory this function raises.
+pub async fn accuracy(
+    conn: &mut PgConnection,
+    wanted: &CrawlFilter,
+    by: Groups,
+    after: Option<&AccuracyKey>,
+    limit: i64,
+) -> Result<(Vec<AccuracyRow>, u64), Error> {
     // With less memory, Postgres would join a million crawls in temporary files.
     sqlx::query!("select set_config('work_mem', '64MB', true) as work_mem").one(conn).await?;
     let rows = sqlx::query!(
@@ -81,10 +87,14 @@ pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups)
                percentile_cont(0.5) within group (order by crawled_ratio) as crawled_ratio,
                count(probed_error) as "probes!: Unsigned<u64>",
                percentile_cont(array[0.5, 0.9]) within group (order by probed_error) as probed_error,
-               percentile_cont(0.5) within group (order by probed_ratio) as probed_ratio
+               percentile_cont(0.5) within group (order by probed_ratio) as probed_ratio,
+               count(*) over () as "all!: Unsigned<u64>"
         from errors
         group by agent, city, carrier, day
-        order by city, carrier, agent, day
+        -- Arrays are compared element by element; null follows every text, and equals null.
+        having $9::text[] is null or array[city, carrier, agent, day] > $9
+        order by array[city, carrier, agent, day]
+        limit $10
         "#,
         wanted.batch.map(BatchId::get),
         wanted.agents.as_ref() as _,
@@ -94,9 +104,12 @@ pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups)
         by.city,
         by.carrier,
         by.day,
+        after as _,
+        limit,
     )
     .all(conn)
     .await?;
+    let all = rows.first().map_or(0, |row| row.all.0);
     let errors = |count: Unsigned<u64>, quantiles: Option<Vec<f64>>, ratio| {
         let quantile = |index| quantiles.as_ref().and_then(|all| all.get(index).copied());
         Errors { count: count.0, median: quantile(0), p90: quantile(1), ratio }
@@ -109,7 +122,16 @@ pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups)
         crawled: errors(row.crawls, row.crawled_error, row.crawled_ratio),
         probed: errors(row.probes, row.probed_error, row.probed_ratio),
     });
-    Ok(rows.collect())
+    Ok((rows.collect(), all))
+}
+
+/// The key by which rows of accuracy are sorted: city, carrier, agent and day.
+pub type AccuracyKey = Vec<Option<String>>;
+
+impl AccuracyRow {
+    pub fn key(&self) -> AccuracyKey {
+        [&self.city, &self.carrier, &self.agent, &self.day].map(Clone::clone).into()
+    }
 }
 
 /// A group of sites whose newest rounds failed.
@@ -132,17 +154,31 @@ pub struct FailureRow {
     pub example: String,
 }
 
-/// Counts failed sites for each combination of the properties `by`, the most frequent first. Reads
-/// only failed tasks, through an index by batch and time.
+/// The key by which rows of failures are sorted: the number of sites, the largest first, and then
+/// reason, batch, city, carrier, agent and day.
+pub type FailureKey = (i64, Vec<Option<String>>);
+
+impl FailureRow {
+    pub fn key(&self) -> FailureKey {
+        let reason = self.reason.map(|reason| reason.name().to_owned());
+        let groups = [&self.batch, &self.city, &self.carrier, &self.agent, &self.day].map(Clone::clone);
+        (whole(self.sites), std::iter::once(reason).chain(groups).collect())
+    }
+}
+
+/// Counts failed sites for each combination of the properties `by`. At most `limit` rows after
+/// `after`, sorted by their keys, and the number of all rows after `after`. Reads only failed
+/// tasks, through an index by batch and time.
 pub async fn failures(
     conn: &mut PgConnection,
     wanted: &CrawlFilter,
     reasons: &[ReasonKind],
     by: Groups,
-) -> Result<Vec<FailureRow>, Error> {
+    after: Option<&FailureKey>,
+    limit: i64,
+) -> Result<(Vec<FailureRow>, u64), Error> {
     let reasons: Vec<String> = reasons.iter().map(|reason| reason.name().to_owned()).collect();
-    sqlx::query_as!(
-        FailureRow,
+    let rows = sqlx::query!(
         r#"
         with failed as (
             select case when $5 then coalesce(t.reason_kind::text, 'other') end as reason,
@@ -162,12 +198,18 @@ pub async fn failures(
             select reason, agent, city, carrier, day, batch, count(*) as sites, max(state_since) as last, min(site_id) as example
             from failed
             group by reason, agent, city, carrier, day, batch
+        ), sorted as (
+            -- Arrays are compared element by element; null follows every text, and equals null.
+            select *, array[reason, batch, city, carrier, agent, day] as key, (sites / sum(sites) over ())::float8 as share
+            from counted
         )
         select c.reason as "reason: ReasonKind", c.agent, c.city, c.carrier, c.day, c.batch,
-               c.sites as "sites!: Unsigned<u64>", (c.sites / sum(c.sites) over ())::float8 as "share!", c.last as "last!",
-               s.name as example
-        from counted c join sites s on s.id = c.example
-        order by c.sites desc, c.reason, c.batch, c.city, c.carrier, c.agent, c.day
+               c.sites as "sites!: Unsigned<u64>", c.share as "share!", c.last as "last!", s.name as example,
+               count(*) over () as "all!: Unsigned<u64>"
+        from sorted c join sites s on s.id = c.example
+        where $12::bigint is null or c.sites < $12 or (c.sites = $12 and c.key > $13::text[])
+        order by c.sites desc, c.key
+        limit $14
         "#,
         wanted.batch.map(BatchId::get),
         wanted.agents.as_ref() as _,
@@ -180,9 +222,26 @@ pub async fn failures(
         by.day,
         by.batch,
         &reasons,
+        after.map(|(sites, _)| *sites),
+        after.map(|(_, groups)| groups) as _,
+        limit,
     )
     .all(conn)
-    .await
+    .await?;
+    let all = rows.first().map_or(0, |row| row.all.0);
+    let rows = rows.into_iter().map(|row| FailureRow {
+        reason: row.reason,
+        agent: row.agent,
+        city: row.city,
+        carrier: row.carrier,
+        day: row.day,
+        batch: row.batch,
+        sites: row.sites.0,
+        share: row.share,
+        last: row.last,
+        example: row.example,
+    });
+    Ok((rows.collect(), all))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,9 +260,9 @@ pub struct AgentRow {
     pub mean_rtt: Option<Rtt>,
 }
 
-/// All agents, with the work that each has done in one batch or in all batches. Sorted by name.
-pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
-    let fleet = agents::list(conn).await?;
+/// These agents, with the work that each has done in one batch or in all batches. Sorted by name.
+pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>, ids: &[AgentId]) -> Result<Vec<AgentRow>, Error> {
+    let fleet = agents::with_ids(conn, ids).await?;
     let mut fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();
     let rows = sqlx::query!(
         r#"
@@ -217,7 +276,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
         left join (
             select c.agent_id, count(*) as tasks
             from tasks t join assignments c on c.id = t.assignment_id
-            where $1::bigint is null or t.batch_id = $1
+            where ($1::bigint is null or t.batch_id = $1) and c.agent_id = any($2)
             group by c.agent_id
         ) chosen on chosen.agent_id = a.id
         left join (
@@ -230,12 +289,14 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                    least(sum(o.bytes), 9223372036854775807)::bigint as bytes,
                    ceil(avg(o.rtt_us))::bigint as mean_rtt_us
             from outcomes o join tasks t on t.id = o.task_id
-            where $1::bigint is null or t.batch_id = $1
+            where ($1::bigint is null or t.batch_id = $1) and o.agent_id = any($2)
             group by o.agent_id
         ) crawled on crawled.agent_id = a.id
+        where a.id = any($2)
         order by a.name
         "#,
         batch.map(BatchId::get),
+        ids as _,
     )
     .all(conn)
     .await?;

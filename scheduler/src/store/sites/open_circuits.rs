@@ -18,6 +18,7 @@ use crate::store::{Error, Locked, Tx};
 /// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenCircuit {
+    pub id: SiteId,
     pub site: String,
     pub since: DateTime<Utc>,
     /// The name of the agent whose outcome opened the circuit.
@@ -39,18 +40,19 @@ pub struct CircuitFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// At most `limit` of the open circuits that the filter selects, newest first, and the number of
-/// all selected circuits.
+/// At most `limit` of the selected circuits after `after`, newest first, and the number of all
+/// selected circuits after `after`: the time at which a circuit opened, and its site.
 pub async fn list(
     conn: &mut PgConnection,
     filter: &CircuitFilter,
+    after: Option<(DateTime<Utc>, SiteId)>,
     limit: i64,
 ) -> Result<(Vec<OpenCircuit>, u64), Error> {
     let rows = sqlx::query!(
         r#"
-        select s.name as site, c.since, a.name as agent, c.message,
+        select s.id, s.name as site, c.since, a.name as agent, c.message,
                (select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = s.id) as "waiting!: Unsigned<u64>",
-               count(*) over () as "total!: Unsigned<u64>"
+               count(*) over () as "all!: Unsigned<u64>"
         from open_circuits c
         join sites s on s.id = c.site_id
         join agents a on a.id = c.agent_id
@@ -58,7 +60,8 @@ pub async fn list(
           and ($3::bigint[] is null or c.agent_id = any($3))
           and ($4::timestamptz is null or c.since >= $4)
           and ($5::timestamptz is null or c.since < $5)
-        order by c.since desc, s.name
+          and ($6::timestamptz is null or (c.since, c.site_id) < ($6, $7))
+        order by c.since desc, c.site_id desc
         limit $1
         "#,
         limit,
@@ -66,20 +69,21 @@ pub async fn list(
         filter.agents.as_ref() as _,
         filter.since,
         filter.until,
+        after.map(|(since, _)| since),
+        after.map(|(_, site)| site.get()),
     )
     .all(conn)
     .await?;
-    let total = rows.first().map_or(0, |row| row.total.0);
-    let circuits = rows.into_iter().map(|row| {
-        Ok(OpenCircuit {
-            site: row.site,
-            since: row.since,
-            agent: row.agent,
-            message: row.message,
-            waiting: row.waiting.0,
-        })
+    let all = rows.first().map_or(0, |row| row.all.0);
+    let circuits = rows.into_iter().map(|row| OpenCircuit {
+        id: row.id,
+        site: row.site,
+        since: row.since,
+        agent: row.agent,
+        message: row.message,
+        waiting: row.waiting.0,
     });
-    Ok((circuits.collect::<Result<_, Error>>()?, total))
+    Ok((circuits.collect(), all))
 }
 
 pub async fn count(conn: &mut PgConnection) -> Result<u64, Error> {
@@ -219,7 +223,7 @@ mod tests {
         let locked = fixtures::lock(&mut conn, &[next, unhurt]).await;
         assert_eq!(hold(&mut conn, &locked).await.expect("hold"), [next]);
         assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
-        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), 10).await.expect("list");
+        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), None, 10).await.expect("list");
         assert_eq!(
             (circuits[0].site.as_str(), circuits[0].agent.as_str(), circuits[0].waiting, total),
             ("a.cn", "a", 1, 1)
@@ -234,7 +238,7 @@ mod tests {
         assert_eq!(hold(&mut conn, &locked).await.expect("hold"), []);
         assert_eq!(
             (
-                list(&mut conn, &CircuitFilter::default(), 10).await.expect("list").1,
+                list(&mut conn, &CircuitFilter::default(), None, 10).await.expect("list").1,
                 of_site(&mut conn, site).await.expect("look")
             ),
             (0, None)
@@ -266,7 +270,7 @@ mod tests {
         for said in ["50 requests in a row failed", "once more"] {
             open(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("open");
         }
-        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), 10).await.expect("list");
+        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), None, 10).await.expect("list");
         assert_eq!((circuits[0].message.as_str(), total), ("50 requests in a row failed", 1));
     }
 }

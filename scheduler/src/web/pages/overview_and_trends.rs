@@ -164,7 +164,7 @@ pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
 
 pub(in crate::web) async fn trends(web: &Web) -> Result<Page, PageError> {
     let rates = minutes(web, None).await?;
-    let request = ListEpochsRequest { limit: EPOCHS };
+    let request = ListEpochsRequest { limit: EPOCHS, ..ListEpochsRequest::default() };
     let epochs = web.services.list_epochs(Request::new(request)).await?.into_inner().epochs;
     let newest = epochs.iter().take(LISTED_EPOCHS).cloned().collect::<Vec<_>>();
     let live = html! {

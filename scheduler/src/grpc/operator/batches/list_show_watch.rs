@@ -13,8 +13,9 @@ use tonic::Status;
 use super::facts::{self, SHOW_PATIENCE, WATCH_PATIENCE};
 use crate::Scheduler;
 use crate::grpc::errors;
-use crate::grpc::operator::convert::{InvalidField, TimeRange, timestamp, whole};
+use crate::grpc::operator::convert::{InvalidField, TimeRange, timestamp};
 use crate::grpc::operator::named;
+use crate::grpc::operator::pages::Page;
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::{BatchId, PolicyRequest};
 use crate::store;
@@ -24,29 +25,16 @@ use crate::store::batches::{self, Batch, BatchFilter, BatchSummary, Progress, co
 use crate::strategy::explain;
 use crate::throughput::Estimate;
 
-/// Maximum number of batches in a response.
-const PAGE: i64 = 1_000;
-
 pub(in crate::grpc::operator) async fn list(
     scheduler: &Scheduler,
     request: v1::ListBatchesRequest,
 ) -> Result<v1::ListBatchesResponse, Status> {
     let filter = BatchFilter::try_from(&request)?;
-    let limit = i64::try_from(request.limit).ok().filter(|limit| (1..PAGE).contains(limit)).unwrap_or(PAGE);
-    let before = match request.page_token.as_str() {
-        "" => None,
-        token => {
-            let invalid = |_| InvalidField::new("page_token", "it is not the token of a response");
-            Some(BatchId::new(token.parse().map_err(invalid)?))
-        }
-    };
+    let page = Page::<i64>::of(&request)?;
     let mut conn = scheduler.operators.read("list batches").await?;
-    let (listed, all) = batches::list(&mut conn, filter, before, limit).await?;
-    let last = listed.last().map(|batch| batch.id.get().to_string());
-    let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
-    let more = all.saturating_sub(whole(batches.len()));
-    let next_page_token = last.filter(|_| more > 0).unwrap_or_default();
-    Ok(v1::ListBatchesResponse { batches, more, next_page_token })
+    let (listed, all) = batches::list(&mut conn, filter, page.after.map(BatchId::new), page.most()).await?;
+    let (more, next_page_token) = page.rest(&listed, all, |batch| batch.id.get());
+    Ok(v1::ListBatchesResponse { batches: listed.into_iter().map(Into::into).collect(), more, next_page_token })
 }
 
 pub(in crate::grpc::operator) async fn show(

@@ -112,14 +112,6 @@ async fn agents_and_batches_are_listed_as_asked(pool: PgPool) {
         .into_inner();
     let names: Vec<&str> = asked.batches.iter().map(|batch| batch.name.as_str()).collect();
     assert_eq!((names, asked.more), (vec!["spring", "winter"], 1));
-    let rest = v1::ListBatchesRequest { page_token: asked.next_page_token, ..Default::default() };
-    let rest = desk.sites().list_batches(rest).await.expect("listed").into_inner();
-    let names: Vec<&str> = rest.batches.iter().map(|batch| batch.name.as_str()).collect();
-    assert_eq!((names, rest.more, rest.next_page_token.as_str()), (vec!["autumn"], 0, ""));
-    let forged = v1::ListBatchesRequest { page_token: "x".to_owned(), ..Default::default() };
-    let refused = desk.sites().list_batches(forged).await.expect_err("refused");
-    let said = "page_token: it is not the token of a response";
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, said));
 
     desk.agents(3).await;
     desk.run("update agents set city = 'Harbin', carrier = 'CERNET', country = 'CN' where name <> 'agent2'").await;
@@ -259,20 +251,20 @@ async fn batches_circuits_tokens_and_reports_are_listed_by_what_is_asked(pool: P
     let circuits = async |request: v1::ListOpenCircuitsRequest| {
         let listed = desk.sites().list_open_circuits(request).await.expect("listed").into_inner();
         let sites: String = listed.circuits.iter().map(|circuit| circuit.site.trim_end_matches(".cn")).collect();
-        (sites, listed.total)
+        (sites, listed.more)
     };
     let text = |text: &str| vec![text.to_owned()];
     let all = v1::ListOpenCircuitsRequest::default;
-    for (request, sites, total) in [
-        (all(), "cba", 3),
-        (v1::ListOpenCircuitsRequest { batch: "autumn".into(), ..all() }, "ba", 2),
-        (v1::ListOpenCircuitsRequest { batch: "aut".into(), limit: 1, ..all() }, "b", 2),
-        (v1::ListOpenCircuitsRequest { agent: "agent1".into(), ..all() }, "ca", 2),
-        (v1::ListOpenCircuitsRequest { cities: text("harbin"), ..all() }, "b", 1),
+    for (request, sites, more) in [
+        (all(), "cba", 0),
+        (v1::ListOpenCircuitsRequest { batch: "autumn".into(), ..all() }, "ba", 0),
+        (v1::ListOpenCircuitsRequest { batch: "aut".into(), limit: 1, ..all() }, "b", 1),
+        (v1::ListOpenCircuitsRequest { agent: "agent1".into(), ..all() }, "ca", 0),
+        (v1::ListOpenCircuitsRequest { cities: text("harbin"), ..all() }, "b", 0),
         (v1::ListOpenCircuitsRequest { countries: text("JP"), ..all() }, "", 0),
-        (v1::ListOpenCircuitsRequest { since: at(2), until: at(3), ..all() }, "b", 1),
+        (v1::ListOpenCircuitsRequest { since: at(2), until: at(3), ..all() }, "b", 0),
     ] {
-        assert_eq!(circuits(request.clone()).await, (sites.to_owned(), total), "{request:?}");
+        assert_eq!(circuits(request.clone()).await, (sites.to_owned(), more), "{request:?}");
     }
     let request = v1::AgentsReportRequest { cities: text("HARBIN"), ..Default::default() };
     let report = desk.reports().agents(request).await.expect("reported").into_inner().agents;
