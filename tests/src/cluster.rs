@@ -10,7 +10,7 @@ pub mod balancer;
 pub mod pooler;
 pub mod postgres;
 pub mod process;
-pub mod replication;
+mod replication;
 mod running_cluster;
 pub mod scheduler;
 mod snapshot_and_restore;

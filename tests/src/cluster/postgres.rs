@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use landfall_scheduler::app::postgres::{PrivatePostgres, tool};
+use landfall_scheduler::app::postgres::PrivatePostgres;
 use landfall_scheduler::store::MIGRATOR;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,11 +18,9 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::process::Command;
 
 use super::process::interrupted;
-use crate::machine::children;
+use crate::machine::{children, postmaster};
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
-/// The oldest version that keeps the settings of a standby in the file that `pg_basebackup` writes.
-const OLDEST_WITH_STANDBYS: u32 = 13;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
@@ -70,26 +68,7 @@ impl SharedPostgres {
         Ok(Self { directory: directory.to_owned(), url, running: Some(running), hand: None })
     }
 
-    /// Starts a standby of this server in `directory`.
-    pub async fn standby(&self, directory: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-        let (primary, copy) = (PrivatePostgres::cluster(&self.directory), PrivatePostgres::cluster(directory));
-        let mut copying = Command::new(tool("pg_basebackup", OLDEST_WITH_STANDBYS)?.program);
-        copying.args(["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream", "--username=postgres"]);
-        copying.arg("--host").arg(self.directory.join("run")).arg("--pgdata").arg(&copy);
-        succeed(copying).await?;
-        let mut giving = Command::new("chown");
-        giving.arg("--recursive").arg("--reference").arg(&primary).arg(&copy);
-        succeed(giving).await?;
-        Self::start(directory).await
-    }
-
-    /// Makes a standby the primary.
-    pub async fn promote(&self) -> anyhow::Result<()> {
-        self.execute("select pg_promote()").await
-    }
-
-    async fn execute(&self, statements: &'static str) -> anyhow::Result<()> {
+    pub(super) async fn execute(&self, statements: &'static str) -> anyhow::Result<()> {
         let mut conn = self.connect().await?;
         // Without parameters, each statement is a transaction of its own.
         for statement in statements.split(';') {
@@ -98,7 +77,7 @@ impl SharedPostgres {
         Ok(())
     }
 
-    async fn connect(&self) -> anyhow::Result<PgConnection> {
+    pub(super) async fn connect(&self) -> anyhow::Result<PgConnection> {
         PgConnection::connect_with(&private_options(&self.directory)).await.context("connect to Postgres")
     }
 
@@ -117,7 +96,8 @@ impl SharedPostgres {
             DatabaseAction::Restart => self.restart().await,
             DatabaseAction::Crash => self.crash().await,
             DatabaseAction::Resume => self.resume().await,
-            DatabaseAction::Freeze(frozen) => self.freeze(frozen),
+            DatabaseAction::Freeze(true) => self.signal(Signal::SIGSTOP),
+            DatabaseAction::Freeze(false) => self.signal(Signal::SIGCONT),
             DatabaseAction::ReadOnly(true) => {
                 self.execute("alter system set default_transaction_read_only = on; select pg_reload_conf()").await
             }
@@ -173,9 +153,9 @@ impl SharedPostgres {
 
     async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
-        kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
+        self.signal(Signal::SIGKILL)?;
         let ended = tokio::time::timeout(END_PATIENCE, running.ended()).await;
-        ensure!(ended.is_ok(), "Postgres did not end within {} s of SIGQUIT", END_PATIENCE.as_secs());
+        ensure!(ended.is_ok(), "Postgres did not end within {} s of SIGKILL", END_PATIENCE.as_secs());
         Ok(())
     }
 
@@ -186,8 +166,8 @@ impl SharedPostgres {
         Ok(())
     }
 
-    fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
-        let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
+    /// Sends a signal to all processes of the server.
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
             // Only the signal to the main process must succeed, because a backend may have ended
@@ -208,16 +188,8 @@ impl SharedPostgres {
 
     /// The process id of the server's main process.
     pub fn pid(&self) -> anyhow::Result<Pid> {
-        postmaster(&self.directory)
+        postmaster(&PrivatePostgres::cluster(&self.directory)).context("find the server's process")
     }
-}
-
-/// The process id of the main process of the server with this data directory.
-pub(super) fn postmaster(data_dir: &Path) -> anyhow::Result<Pid> {
-    let file = data_dir.join("postgres/postmaster.pid");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let first = text.lines().next().unwrap_or_default();
-    first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
 }
 
 /// A database on a server that is already running. The database begins as a copy of the server's
@@ -257,15 +229,6 @@ impl ServerDatabase {
     }
 }
 
-/// Runs a program, and fails with its error messages if it fails.
-async fn succeed(mut command: Command) -> anyhow::Result<()> {
-    let program = command.as_std().get_program().to_string_lossy().into_owned();
-    let output = command.kill_on_drop(true).output().await.with_context(|| format!("run {program}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program}: {}", said.trim());
-    Ok(())
-}
-
 /// The private Postgres of a data directory.
 pub fn private_options(data_dir: &Path) -> PgConnectOptions {
     PgConnectOptions::new_without_pgpass()
@@ -293,12 +256,6 @@ pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     ensure!(folder.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)), "odd path {folder}");
     let database = options.get_database().context("the private Postgres has no database")?;
     Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
-}
-
-/// The URL of a database on two servers.
-pub fn url_of_both(first: &SharedPostgres, second: &SharedPostgres) -> String {
-    let folder = |url: &str| url.split_once("?host=").map_or_else(String::new, |(_, folder)| folder.to_owned());
-    format!("{},{}", first.url, folder(&second.url))
 }
 
 /// The database that Postgres copies for `create database`.

@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::postgres::{self, DatabaseAction, ServerDatabase, SharedPostgres};
 use super::process::{Process, until};
+use super::replication;
 use super::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::evidence::batch_record::{self, BatchRecord};
 use crate::world::World;
@@ -125,6 +126,9 @@ pub enum ClusterDatabase {
     OnServer(String),
 }
 
+/// The folders of the servers that the lab starts.
+const SERVERS: [&str; 2] = ["database", "database-2"];
+
 impl Cluster {
     /// Starts the schedulers, enrols and starts all agents, and waits until the agents are
     /// connected.
@@ -148,18 +152,18 @@ impl Cluster {
             ClusterDatabase::Private => {}
             ClusterDatabase::Shared(schedulers) => {
                 count = *schedulers;
-                postgres = Some(SharedPostgres::start(&directory.path().join("database")).await?);
+                postgres = Some(SharedPostgres::start(&directory.path().join(SERVERS[0])).await?);
             }
             ClusterDatabase::Replicated => {
-                let primary = SharedPostgres::start(&directory.path().join("database")).await?;
-                standby = Some(primary.standby(&directory.path().join("standby")).await?);
+                let primary = SharedPostgres::start(&directory.path().join(SERVERS[0])).await?;
+                standby = Some(primary.standby(&directory.path().join(SERVERS[1])).await?);
                 postgres = Some(primary);
             }
             ClusterDatabase::OnServer(url) => database = Some(ServerDatabase::create(url).await?),
         }
         let url = match (&database, &postgres, &standby) {
             (Some(database), ..) => Some(database.url()?),
-            (None, Some(primary), Some(standby)) => Some(postgres::url_of_both(standby, primary)),
+            (None, Some(primary), Some(standby)) => Some(replication::url_of_both(standby, primary)),
             (None, Some(postgres), None) => Some(postgres.url().to_owned()),
             (None, None, _) => None,
         };
@@ -270,9 +274,19 @@ impl Cluster {
 
     /// Makes the standby the primary, and reads from it.
     pub async fn promote_standby(&mut self) -> anyhow::Result<()> {
-        let standby = self.standby.as_ref().context("there is no standby")?;
+        let standby = self.standby.take().context("there is no standby")?;
         standby.promote().await?;
         self.pool = batch_record::connect(postgres::private_options(standby.directory())).await?;
+        *self.postgres.as_ref().context("there is no primary")?.lock().await = standby;
+        Ok(())
+    }
+
+    /// Starts a standby in the place of the former primary, which must not run any more.
+    pub async fn add_standby(&mut self) -> anyhow::Result<()> {
+        let primary = self.postgres.as_ref().context("there is no primary")?.lock().await;
+        let places = SERVERS.map(|name| self.directory.path().join(name));
+        let free = places.iter().find(|place| *place != primary.directory()).context("both places are taken")?;
+        self.standby = Some(primary.standby(free).await?);
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use landfall_lab::cluster::postgres::DatabaseAction;
 use landfall_lab::cluster::process::until;
-use landfall_lab::cluster::replication::ReplicatedPostgres;
 use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::evidence::check::{self, Evidence, RunKind};
 use landfall_lab::world::World;
@@ -66,9 +66,8 @@ async fn wrong(cluster: &mut Cluster, batch: &str, sites: Range<usize>, began: I
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_site_counts_with_pages_that_were_fetched_for_a_lost_lease() {
     let _turn = beside().await;
-    let mut postgres = ReplicatedPostgres::start().await.unwrap();
     let world = World::start(small_scenario(SMALL, AGENTS, AFTER.end)).await.unwrap();
-    let database = ClusterDatabase::OnServer(postgres.url().unwrap());
+    let database = ClusterDatabase::Replicated;
     let options = ClusterOptions { scheduler: format!("{HURRIED}{FEW_SAMPLES}"), capacity: 2, logs: None, database };
     let mut cluster = Cluster::start(world, &options).await.unwrap();
     let rounds: u32 = std::env::var(ROUNDS).map_or(1, |rounds| rounds.parse().unwrap());
@@ -79,8 +78,9 @@ async fn no_site_counts_with_pages_that_were_fetched_for_a_lost_lease() {
         submit(&cluster, &name("before"), BEFORE).await;
         let query = "select count(*) from leases where state = 'active'";
         cluster.await_count("some crawls to begin", query, 3, PATIENCE).await.unwrap();
-        postgres.catch_up().await.unwrap();
-        postgres.hold_back().await.unwrap();
+        let postgres = cluster.postgres.clone().unwrap();
+        postgres.lock().await.catch_up().await.unwrap();
+        postgres.lock().await.hold_back().await.unwrap();
         submit(&cluster, &name("lost"), LOST).await;
         if rounds > 1 {
             tokio::time::sleep(LONGEST * round / (rounds - 1)).await;
@@ -89,7 +89,8 @@ async fn no_site_counts_with_pages_that_were_fetched_for_a_lost_lease() {
                            join batches b on b.id = t.batch_id where b.name = 'lost-0'";
             cluster.await_count("a lost site to be crawled", crawled, 2, PATIENCE).await.unwrap();
         }
-        postgres.fail_over().await.unwrap();
+        cluster.apply(DatabaseAction::Crash).await.unwrap();
+        cluster.promote_standby().await.unwrap();
         let after = Instant::now();
         submit(&cluster, &name("after"), AFTER).await;
         broken.extend(wrong(&mut cluster, &name("after"), AFTER, after).await);
@@ -100,7 +101,7 @@ async fn no_site_counts_with_pages_that_were_fetched_for_a_lost_lease() {
         submit(&cluster, &name("lost"), LOST).await;
         broken.extend(wrong(&mut cluster, &name("lost"), LOST, again).await);
         if round + 1 < rounds {
-            postgres.add_standby().await.unwrap();
+            cluster.add_standby().await.unwrap();
         }
     }
     assert_eq!(broken, Vec::<String>::new());
@@ -113,5 +114,4 @@ async fn no_site_counts_with_pages_that_were_fetched_for_a_lost_lease() {
     let events = cluster.operate(&["events", "--newest", "5000"]).await.unwrap();
     assert!(events.contains("database promoted: the server's timeline is 2 after 1"), "{events}");
     cluster.stop().await.unwrap();
-    postgres.stop().await.unwrap();
 }
