@@ -12,7 +12,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use crate::model::{AgentId, BatchId, ChoiceReasons, Rtt, SessionId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, BatchId, ChoiceReasons, OrderId, Rtt, SessionId, SiteId, Strategy, TaskId};
 use crate::store::Tx;
 use crate::store::agents::drain_remove_and_tag;
 use crate::store::agents::sessions::{self, OpenError, Registration};
@@ -22,6 +22,7 @@ use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, preemptions};
 use crate::store::measurements::quarantines_and_contradictions::{self, CrawlRtt};
+use crate::store::measurements::{self, MeasurementReport, ReportTarget};
 use crate::store::sites::addresses::{self, PermitResult};
 use crate::store::sites::{names_and_origins, open_circuits};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
@@ -286,6 +287,46 @@ async fn an_outcome_and_a_measurement_of_one_site_do_not_deadlock(pool: PgPool) 
     let measure = async |tx: &mut Tx<'_>| names_and_origins::settle(tx, site, ORIGIN).await.expect("no deadlock");
     assert_eq!(fixtures::behind_what_goes_on(&pool, recording, note, measure).await, keeper);
     assert_eq!(fixtures::state(&mut conn, task).await, "done");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_measurement_and_a_crawl_that_settle_one_site_do_not_deadlock(pool: PgPool) {
+    const ORIGIN: &str = "https://www.a.cn:443";
+    let mut conn = pool.acquire().await.expect("connect");
+    let (prober, _) = fixtures::crawler(&mut conn, "a").await;
+    let (keeper, site) = (fixtures::site(&mut conn, "www.a.cn").await, fixtures::site(&mut conn, "a.cn").await);
+    let order = "insert into measurement_orders (prober_id, site_id, expires_at)
+                 select a.id, s.id, now() + interval '1 hour' from agents a, sites s where s.name = 'a.cn' returning id";
+    let order = OrderId::new(fixtures::scalar(&mut conn, order).await);
+    let address = Some("192.0.2.7".parse().expect("an address"));
+    let refused = MeasurementReport::from(Err("connection refused".into()));
+    let report = MeasurementReport { origin: Some(ORIGIN.to_owned()), address, ..refused };
+
+    // The crawl's transaction locks the origin, and later the site and its order.
+    let mut settling = fixtures::begin(&pool).await;
+    names_and_origins::settle(&mut settling, keeper, ORIGIN).await.expect("settle");
+    let goes_on = async |tx: &mut Tx<'_>| {
+        assert_eq!(names_and_origins::settle(tx, site, ORIGIN).await.expect("no deadlock"), keeper);
+    };
+    let record = async |tx: &mut Tx<'_>| measurements::record(tx, prober, order, &report).await.expect("no deadlock");
+    let recorded = fixtures::behind_what_goes_on(&pool, settling, goes_on, record).await;
+    assert_eq!(recorded, ReportTarget::Unknown, "a site that became an alias needs no measurement");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_cancellation_and_a_retry_of_the_same_sites_do_not_deadlock(pool: PgPool) {
+    let scene = Scene::new(pool, 2).await;
+    let failed = "update tasks set state = 'failed', reason = '', recrawl_at = now() + interval '1 hour' where id = $1";
+    fixtures::execute_for(&mut *scene.conn().await, failed, scene.tasks[1]).await;
+    // The retry has locked the first of its tasks.
+    let mut retrying = scene.begin().await;
+    fixtures::lock(&mut retrying, &scene.tasks[..1]).await;
+    let goes_on = async |tx: &mut Tx<'_>| {
+        let named = ["s0.cn", "s1.cn"].map(|name| name.parse().expect("a name"));
+        assert_eq!(cancel_and_retry::retry(tx, scene.batch, "b", &named).await.expect("no deadlock").tasks, 1);
+    };
+    let cancel = async |tx: &mut Tx<'_>| scene.cancel(tx).await.tasks;
+    assert_eq!(fixtures::behind_what_goes_on(&scene.pool, retrying, goes_on, cancel).await, 2, "the new round, too");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

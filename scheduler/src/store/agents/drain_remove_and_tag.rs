@@ -17,7 +17,7 @@ use crate::store::assignments::{self, UnassignScope};
 use crate::store::leases::{self, ReleaseScope};
 use crate::store::rows_and_errors::{Rows, Statement};
 use crate::store::types::Unsigned;
-use crate::store::{Error, Locked, Tx, minute};
+use crate::store::{Error, Locked, Tx, minute, settings};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
@@ -117,6 +117,8 @@ async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, E
 /// list of landmarks until another agent is elected in its place. A landmark set by hand is deleted
 /// from the list at once.
 pub async fn remove(tx: &mut Tx<'_>, name: &str, force: bool, max_crashes: u32) -> Result<DrainResult, DrainError> {
+    // Landmarks, from whose list the agent may be deleted, are locked before agents.
+    settings::lock(tx).await?;
     let agent = locked(tx, name).await?;
     if agent.removed_at.is_some() {
         return Ok(DrainResult { withdrawn: 0, leases: 0, before: true });

@@ -90,6 +90,19 @@ pub async fn cancel(
 
 async fn cancel_sites(tx: &mut Tx<'_>, batch: BatchId, sites: &[SiteId]) -> Result<CancelResult, Error> {
     limit_waits(tx).await?;
+    // One statement locks ended and open tasks in the order of their identifiers, like a retry.
+    let newest = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where batch_id = $1 and retried_at is null
+          and (site_id = any($2) or site_id in (select id from sites where alias_of = any($2)))
+        order by id
+        for update
+        "#,
+        batch.get(),
+        sites as _,
+    );
+    newest.all(tx).await?;
     // Cancelling recrawls waits for any transaction that is making a round. The query for open
     // tasks comes afterwards, so that it also finds the tasks of this round.
     let mut recrawls = measuring_and_rounds::end_recrawls(tx, batch, sites).await?;

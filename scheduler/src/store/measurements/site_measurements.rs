@@ -173,6 +173,19 @@ pub async fn record(
     order: OrderId,
     report: &MeasurementReport,
 ) -> Result<ReportTarget, Error> {
+    // The origin and the site are locked before the order, as by a crawl that settles the site.
+    if let Some(origin) = report.origin.as_deref().and_then(|origin| origin.parse().ok()) {
+        names_and_origins::lock(tx, &origin).await?;
+    }
+    sqlx::query!(
+        "select from sites s join measurement_orders o on o.site_id = s.id
+         where o.id = $1 and o.prober_id = $2
+         for no key update of s",
+        order.get(),
+        agent.get(),
+    )
+    .run(tx)
+    .await?;
     let answered = sqlx::query!(
         "delete from measurement_orders where id = $1 and prober_id = $2
          returning site_id, agent_id, address is not null as \"had_turn!\"",

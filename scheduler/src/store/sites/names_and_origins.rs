@@ -96,7 +96,7 @@ pub async fn settle(tx: &mut Tx<'_>, site: SiteId, origin: &str) -> Result<SiteI
     };
     // The lock is taken by a separate statement, so that the next statement sees the changes
     // committed by the lock's previous holder.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(tx).await?;
+    lock(tx, &origin).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(tx)
         .await?;
@@ -112,6 +112,11 @@ pub async fn settle(tx: &mut Tx<'_>, site: SiteId, origin: &str) -> Result<SiteI
         Some(_) => settle_new(tx, site, origin.as_str()).await?,
     };
     Ok(stands)
+}
+
+/// Locks an origin until the transaction ends.
+pub(in crate::store) async fn lock(tx: &mut Tx<'_>, origin: &SiteName) -> Result<(), Error> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(tx).await
 }
 
 /// Returns which of these sites are not settled yet (have no origin and are not aliases).
@@ -158,6 +163,8 @@ async fn settle_new(tx: &mut Tx<'_>, site: SiteId, origin: &str) -> Result<SiteI
 /// Copies the new alias's measurements to the keeper, because both names always led to the same
 /// origin.
 async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    // Orders are locked before measurements, as by a report.
+    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).run(conn).await?;
     sqlx::query!(
         r#"
         insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
@@ -171,8 +178,7 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
         keeper.get(),
     )
     .run(conn)
-    .await?;
-    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).run(conn).await
+    .await
 }
 
 async fn move_tasks(tx: &mut Tx<'_>, site: SiteId, keeper: SiteId) -> Result<(), Error> {

@@ -445,16 +445,6 @@ mod tests {
         assert_eq!(scene.recrawl().await, NONE, "it is the other's");
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
-        // A direct call of `next` makes no second round either.
-        let next = async |tx: &mut Tx<'_>, tasks: &[TaskId]| {
-            let tasks = fixtures::lock(tx, tasks).await;
-            next(tx, &tasks).await.expect("a round")
-        };
-        let mut one = fixtures::begin(&scene.pool).await;
-        assert_eq!(next(&mut one, &[]).await, 0);
-        scene.execute("delete from tasks where round = 2").await;
-        assert_eq!(next(&mut one, &[scene.task]).await, 1);
-        assert_eq!(fixtures::behind(&scene.pool, one, async |tx| next(tx, &[scene.task]).await).await, 0);
         assert_eq!(scene.rounds().await.len(), 2);
     }
 
