@@ -35,6 +35,7 @@
 pub mod agents;
 pub(crate) mod assignments;
 pub mod batches;
+pub(crate) mod clock;
 mod counts;
 pub mod db;
 pub(crate) mod embeddings;

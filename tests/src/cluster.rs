@@ -13,6 +13,8 @@ pub mod process;
 mod replication;
 mod running_cluster;
 pub mod scheduler;
+pub mod shifted_clock;
+pub mod small_disks;
 mod snapshot_and_restore;
 
 pub use self::running_cluster::{Binaries, Cluster, ClusterDatabase, ClusterOptions, HURRIED};

@@ -25,7 +25,7 @@ use crate::model::{SchedulerId, TermNumber};
 use crate::status::DiskSpace;
 use crate::store::schedulers::Role;
 use crate::store::servers::Servers;
-use crate::store::{self, Db, Tx, schedulers};
+use crate::store::{self, Db, Tx, clock, schedulers};
 use crate::wake::Wakes;
 
 use crate::jobs::refined_map::MapCache;
@@ -177,6 +177,12 @@ impl HeldTerms {
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let space = self.disk.as_ref().and_then(DiskWatch::look);
+        if let Some(by) = clock::set_back(conn).await? {
+            let mut tx = Tx::on(conn).await?;
+            clock::follow(&mut tx).await?;
+            tx.commit().await?;
+            tracing::warn!(?by, "the database's clock was set back: nothing waits longer because of that");
+        }
         let scheduler = match scheduler {
             Some(scheduler) if schedulers::renew(conn, scheduler, self.life, space).await? => scheduler,
             former => self.join(conn, former, space).await?,
@@ -286,7 +292,7 @@ impl HeldTerms {
 mod tests {
     use std::sync::mpsc;
 
-    use sqlx::PgPool;
+    use sqlx::{AssertSqlSafe, PgPool};
 
     use super::*;
     use crate::jobs::fixtures::Trial;
@@ -338,6 +344,25 @@ mod tests {
         assert_eq!(trial.renew().await, []);
         trial.try_pass("reap").await.expect("a pass");
         assert_eq!(trial.count(ACTIVE).await, 0, "only once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_clock_may_be_set_back_while_no_scheduler_runs(pool: PgPool) {
+        let killed = Trial::new(pool.clone(), 1).await;
+        for table in ["schedulers", "sessions"] {
+            let back = format!(
+                "update {table} set renewed_at = renewed_at + interval '1 hour', expires_at = expires_at + interval '1 hour'"
+            );
+            sqlx::raw_sql(AssertSqlSafe(back)).execute(&pool).await.expect("set the clock back");
+        }
+        let other = Trial::beside(&pool, Config::default());
+        assert_eq!(other.renew().await, [], "everything is taken");
+        let late = "select count(*) from (
+                        select expires_at from schedulers union all select expires_at from sessions
+                    ) waiting where expires_at > now() + interval '1 minute'";
+        assert_eq!(killed.count(late).await, 0);
+        killed.execute(SILENCE).await;
+        assert_eq!(other.renew().await, Role::ALL);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -528,6 +528,23 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_statement_that_waits_for_a_lock_until_its_timeout_is_told_as_that(pool: PgPool) {
+        let mut hand = pool.begin().await.expect("begin");
+        fixtures::execute(&mut hand, "select from settings for update").await;
+        let db = Db::of(pool);
+        let waiting = db.tx("waits", |tx| {
+            async move {
+                sqlx::query("set local statement_timeout = '50ms'").run(tx).await?;
+                settings::set_contact_url(tx, "https://first.example").await
+            }
+            .boxed()
+        });
+        let status = tonic::Status::from(waiting.await.expect_err("it waits in vain"));
+        let said = "another transaction in the database holds what this changes: try again";
+        assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, said));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_transaction_that_conflicts_is_repeated_and_counted(pool: PgPool) {
         let db = Db::of(pool);
         let tries = AtomicU32::new(0);

@@ -242,11 +242,13 @@ impl Error {
         error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE)
     }
 
-    /// Whether a statement waited too long for another transaction's lock, by `lock_timeout`.
+    /// Whether a statement waited too long for another transaction's lock, by `lock_timeout`, or by
+    /// `statement_timeout`, which is longer than any statement takes that does not wait.
     pub fn is_locked(&self) -> bool {
         const LOCK_NOT_AVAILABLE: &str = "55P03";
+        const QUERY_CANCELED: &str = "57014";
         let Self::Database(sqlx::Error::Database(error)) = self else { return false };
-        error.code().as_deref() == Some(LOCK_NOT_AVAILABLE)
+        matches!(error.code().as_deref(), Some(LOCK_NOT_AVAILABLE | QUERY_CANCELED))
     }
 
     /// Whether the database refused a change because it is read-only.

@@ -3,11 +3,8 @@
 //! this machine supports.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use tokio_util::sync::CancellationToken;
@@ -19,13 +16,12 @@ use super::schedule::FaultKind;
 use crate::cluster::Cluster;
 use crate::cluster::process::Process;
 use crate::cluster::scheduler::SchedulerNode;
+use crate::cluster::shifted_clock::ShiftedClock;
+use crate::cluster::small_disks::SmallDisks;
 use crate::world::{Grade, tun};
 
 /// Number of slots of each agent.
 pub(super) const CAPACITY: u32 = 5;
-/// Possible locations of libfaketime.
-const FAKETIME: [&str; 2] =
-    ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
 /// Environment variable that is set if the mounts of this process are private.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
@@ -36,8 +32,8 @@ pub struct FaultTools {
     pub proxies: Vec<Vec<StreamProxy>>,
     /// The disks of the agents' outboxes; `None` if mounting is not permitted.
     pub disks: Option<SmallDisks>,
-    /// The file that shifts the wall clock of each agent; `None` if the clock cannot be shifted.
-    pub clocks: Vec<Option<PathBuf>>,
+    /// The wall clock of each agent; `None` if it cannot be shifted.
+    pub clocks: Vec<Option<ShiftedClock>>,
     /// The binary of an older build; `None` if `--old-agent` is not given.
     pub old_agent: Option<PathBuf>,
     pub twins: AgentCopies,
@@ -109,31 +105,20 @@ pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Makes the wall clock of an agent shiftable, and returns the file with the shift. If `everybody`
-/// is false, only the clock of every third agent is made shiftable.
-fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
-    let Some(library) =
-        faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
-    else {
+/// Makes the wall clock of an agent shiftable. If `everybody` is false, only the clock of every
+/// third agent is made shiftable.
+fn clock(
+    kinds: &[FaultKind],
+    cluster: &mut Cluster,
+    index: usize,
+    everybody: bool,
+) -> anyhow::Result<Option<ShiftedClock>> {
+    if !kinds.contains(&FaultKind::ClockShift) || !(everybody || index.is_multiple_of(3)) {
         return Ok(None);
-    };
-    let file = cluster.folder().join(format!("clock-{index}"));
-    std::fs::write(&file, "+0\n").with_context(|| format!("write {}", file.display()))?;
-    let named = file.to_string_lossy().into_owned();
-    let environment = [
-        ("LD_PRELOAD", library),
-        ("FAKETIME_TIMESTAMP_FILE", &named),
-        ("FAKETIME_CACHE_DURATION", "1"),
-        // Do not shift the boot clock, because all processes must agree on it.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ];
-    let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    cluster.environment.insert(index, owned.to_vec());
-    Ok(Some(file))
-}
-
-fn faketime() -> Option<&'static str> {
-    FAKETIME.into_iter().find(|library| Path::new(library).exists())
+    }
+    let clock = ShiftedClock::new(cluster.folder().join(format!("clock-{index}")))?;
+    cluster.environment.insert(index, clock.environment()?);
+    Ok(Some(clock))
 }
 
 impl ChaosArgs {
@@ -167,8 +152,8 @@ impl ChaosArgs {
         let mut kinds = if asked.is_empty() { FaultKind::ALL.to_vec() } else { asked };
         kinds.retain(|kind| {
             let missing = match kind {
-                FaultKind::DiskFull if !root => Some("only root can mount small disks"),
-                FaultKind::ClockShift if faketime().is_none() => Some("libfaketime is not installed"),
+                FaultKind::DiskFull | FaultKind::PostgresDiskFull if !root => Some("only root can mount small disks"),
+                FaultKind::ClockShift | FaultKind::PostgresClock => ShiftedClock::missing(),
                 FaultKind::AgentOld if self.old_agent.is_none() => Some("--old-agent is not given"),
                 FaultKind::SchedulerStop if self.schedulers < 2 => Some("there is one scheduler alone"),
                 _ => None,
@@ -184,66 +169,9 @@ impl ChaosArgs {
 }
 
 /// Size of an outbox's disk, in bytes. The disk has room for thousands of outcomes.
-const OUTBOX_BYTES: usize = 4 << 20;
+const OUTBOX_BYTES: u64 = 4 << 20;
 /// The agents' setting `min_free_bytes`. If less space is free, an agent accepts no lease.
 const MIN_FREE_BYTES: usize = 512 << 10;
-const BALLAST: &str = "ballast";
-
-#[derive(Debug)]
-pub struct SmallDisks {
-    folders: Vec<PathBuf>,
-}
-
-impl SmallDisks {
-    /// Mounts a disk of `bytes` bytes at each folder. Mounting needs root.
-    pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
-        let mut disks = Self { folders: Vec::new() };
-        for folder in folders {
-            std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-            let size = format!("size={bytes}");
-            run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], &folder)?;
-            disks.folders.push(folder);
-        }
-        Ok(disks)
-    }
-
-    pub fn fill(&self, index: usize) -> anyhow::Result<()> {
-        let file = self.folders[index].join(BALLAST);
-        let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
-        let block = [0_u8; 4096];
-        loop {
-            match ballast.write(&block) {
-                Ok(_) => {}
-                Err(full) if full.kind() == ErrorKind::StorageFull => return Ok(()),
-                Err(error) => return Err(error).with_context(|| format!("write {}", file.display())),
-            }
-        }
-    }
-
-    pub fn free(&self, index: usize) -> anyhow::Result<()> {
-        let file = self.folders[index].join(BALLAST);
-        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
-    }
-}
-
-impl Drop for SmallDisks {
-    fn drop(&mut self) {
-        for folder in &self.folders {
-            // Unmount lazily, because an agent that is ending may still have a file open.
-            if let Err(error) = run("umount", &["--lazy"], folder) {
-                tracing::warn!(%error, "a small disk stays mounted");
-            }
-        }
-    }
-}
-
-fn run(program: &str, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
-    let output =
-        Command::new(program).args(arguments).arg(folder).output().with_context(|| format!("run {program}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} {}: {}", folder.display(), said.trim());
-    Ok(())
-}
 
 #[derive(Debug)]
 pub struct AgentCopies {

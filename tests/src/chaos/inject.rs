@@ -6,6 +6,7 @@
 //! the same process.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,9 +29,10 @@ const FLAPS: u32 = 4;
 const REST: Duration = Duration::from_millis(200);
 /// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// How far libfaketime shifts an agent's wall clock. The shift is longer than any lease.
-const SHIFTED: &str = "-3600s";
-const TRUE: &str = "+0";
+/// How far an agent's wall clock is shifted, in seconds. The shift is longer than any lease.
+const SHIFTED: i64 = -3600;
+/// Minimum and maximum shift of the database's clock, in seconds.
+const DATABASE_SHIFTED: Range<i64> = 5..600;
 
 #[derive(Debug, Clone, Copy)]
 pub struct InjectedFault {
@@ -223,6 +225,8 @@ impl Injector {
             FaultKind::PostgresEnd => self.database(cluster, DatabaseAction::EndConnections),
             FaultKind::WatcherEnd => self.database(cluster, DatabaseAction::EndWatchers),
             FaultKind::RowsLocked => self.database(cluster, DatabaseAction::LockRows(true)),
+            FaultKind::PostgresDiskFull => self.database(cluster, DatabaseAction::FillDisk(true)),
+            FaultKind::PostgresClock => self.database(cluster, DatabaseAction::ShiftClock(shift(fault.target)?)),
             FaultKind::Flap => {
                 let (now, pause) = (Instant::now(), fault.lasts / FLAPS);
                 self.flaps.extend((0..FLAPS).map(|flap| (now + pause * flap, target)));
@@ -246,13 +250,15 @@ impl Injector {
             FaultKind::Twin => self.tools.twins.end(target).await,
             FaultKind::Drain => self.operate(cluster, &["agents", "resume"], target),
             FaultKind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.free(target)),
-            FaultKind::ClockShift => self.shift(target, TRUE),
+            FaultKind::ClockShift => self.shift(target, 0),
             FaultKind::SchedulerKill => cluster.schedulers[target].restart(),
             FaultKind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGCONT),
             FaultKind::PostgresRestart | FaultKind::PostgresEnd | FaultKind::WatcherEnd | FaultKind::Flap => Ok(()),
             FaultKind::PostgresReadOnly => self.database(cluster, DatabaseAction::ReadOnly(false)),
             FaultKind::PostgresSlow => self.database(cluster, DatabaseAction::SlowCommits(false)),
             FaultKind::RowsLocked => self.database(cluster, DatabaseAction::LockRows(false)),
+            FaultKind::PostgresDiskFull => self.database(cluster, DatabaseAction::FillDisk(false)),
+            FaultKind::PostgresClock => self.database(cluster, DatabaseAction::ShiftClock(0)),
             FaultKind::PostgresCrash => self.database(cluster, DatabaseAction::Resume),
             FaultKind::PostgresStop => self.database(cluster, DatabaseAction::Freeze(false)),
             _ => self.on_wire(cluster, fault, target, false),
@@ -343,9 +349,8 @@ impl Injector {
         })
     }
 
-    fn shift(&self, target: usize, by: &str) -> anyhow::Result<()> {
-        let Some(file) = &self.tools.clocks[target] else { return Ok(()) };
-        std::fs::write(file, format!("{by}\n")).with_context(|| format!("write {}", file.display()))
+    fn shift(&self, target: usize, seconds: i64) -> anyhow::Result<()> {
+        self.tools.clocks[target].as_ref().map_or(Ok(()), |clock| clock.shift(seconds))
     }
 
     /// Waits until all queued commands have ended. Fails if the database cannot be started.
@@ -360,6 +365,13 @@ impl Injector {
         // An action on the database holds the lock on `cluster.postgres` until the action ends.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
+}
+
+/// A shift of the database's clock in seconds, forwards or backwards.
+fn shift(random: usize) -> anyhow::Result<i64> {
+    let random = i64::try_from(random)?;
+    let seconds = DATABASE_SHIFTED.start + random / 2 % (DATABASE_SHIFTED.end - DATABASE_SHIFTED.start);
+    Ok(if random % 2 == 0 { seconds } else { -seconds })
 }
 
 /// Whether the fault affects messages. Several faults that affect messages may be active at the

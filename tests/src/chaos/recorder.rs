@@ -31,6 +31,8 @@ pub struct Recorder {
     seen: BTreeSet<i64>,
     /// All transactions with an id below this value have ended, and their events were read.
     read_below: String,
+    /// The time of the newest event.
+    newest_us: i64,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
 }
@@ -62,6 +64,7 @@ impl Recorder {
             sites: cluster.site_names(),
             seen: BTreeSet::new(),
             read_below: "0".to_owned(),
+            newest_us: 0,
             requests_read: 0,
         })
     }
@@ -110,10 +113,29 @@ impl Recorder {
         let tasks = sqlx::query_as(TASKS).fetch_all(&mut *tx).await.context("read the tasks")?;
         let outcomes = sqlx::query_as(OUTCOMES).fetch_all(&mut *tx).await.context("read the outcomes")?;
         tx.commit().await.context("end reading")?;
+        // Read after the events, so that no event is of a fault that is not listed.
+        let faults = self.clock_faults(cluster).await;
         self.read_below = next;
-        self.history.events.extend(events.into_iter().filter(|event| self.seen.insert(event.id)));
+        let new = events.into_iter().filter(|event| self.seen.insert(event.id));
+        for event in new {
+            self.newest_us = true_time(event.at_us, self.newest_us, &faults);
+            self.history.events.push(Event { at_us: self.newest_us, ..event });
+        }
         (self.history.tasks, self.history.outcomes) = (tasks, outcomes);
         Ok(())
+    }
+
+    async fn clock_faults(&self, cluster: &Cluster) -> Vec<ShiftedTime> {
+        let Some(postgres) = &cluster.postgres else { return Vec::new() };
+        let since = |at: Instant| micros(at.saturating_duration_since(self.start));
+        let faults = postgres.lock().await.clock_faults.clone().into_iter();
+        faults
+            .map(|fault| ShiftedTime {
+                from_us: since(fault.from),
+                to_us: fault.to.map_or(i64::MAX, since),
+                shift_us: fault.seconds * 1_000_000,
+            })
+            .collect()
     }
 
     /// The events since the previous read, and the transaction id from which the next read must
@@ -147,6 +169,28 @@ impl Recorder {
     }
 }
 
+/// A time in which the database's clock was wrong.
+#[derive(Debug, Clone, Copy)]
+struct ShiftedTime {
+    from_us: i64,
+    to_us: i64,
+    shift_us: i64,
+}
+
+/// Inaccuracy of the times at which the database's clock jumps.
+const SLACK_US: i64 = 100_000;
+
+/// The true time of an event that the database's clock dates at `at_us`: of the times that are
+/// possible, the one closest to the event before.
+fn true_time(at_us: i64, previous_us: i64, faults: &[ShiftedTime]) -> i64 {
+    let possible = faults.iter().filter_map(|fault| {
+        let at_us = at_us - fault.shift_us;
+        let lasted = fault.from_us - SLACK_US..fault.to_us.saturating_add(SLACK_US);
+        lasted.contains(&at_us).then_some(at_us)
+    });
+    possible.chain([at_us]).min_by_key(|possible| possible.abs_diff(previous_us)).unwrap_or(at_us)
+}
+
 const EVENTS: &str = "
     select id, xact::text::bigint as xact, (extract(epoch from at - $2) * 1000000)::bigint as at_us, noun, what,
            task_id as task, token, agent_id as agent, session_id as session, incarnation, term, cause
@@ -160,4 +204,21 @@ const OUTCOMES: &str = "select task_id as task, token from outcomes";
 
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_their_true_time_although_the_clock_jumped() {
+        let fault = |from_us, shift_us| ShiftedTime { from_us, to_us: from_us + 1_000_000, shift_us };
+        let faults = [fault(5_000_000, 600_000_000), fault(8_000_000, -5_000_000)];
+        let (mut previous, mut found) = (0, Vec::new());
+        for at_us in [4_900_000, 605_100_000, 605_900_000, 6_200_000, 3_200_000, 3_900_000, 9_100_000] {
+            previous = true_time(at_us, previous, &faults);
+            found.push(previous);
+        }
+        assert_eq!(found, [4_900_000, 5_100_000, 5_900_000, 6_200_000, 8_200_000, 8_900_000, 9_100_000]);
+    }
 }

@@ -21,6 +21,7 @@ use super::judge::{self, Violation};
 use super::recorder::Recorder;
 use super::report_and_rejudge;
 use super::schedule::{self, FaultKind, FaultPlan};
+use crate::cluster::postgres::ServerHandles;
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::world::World;
@@ -57,11 +58,15 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let mut layout = Layout::parse(LAYOUT, "chaos.toml")?;
     layout.sites.per_machine = NonZeroUsize::new(sites.div_ceil(MACHINES));
     let world = World::start_on(args.grade(quiet), layout.scenario(None, Some(sites))?).await?;
+    let handles = ServerHandles {
+        clock: kinds.contains(&FaultKind::PostgresClock),
+        disk: kinds.contains(&FaultKind::PostgresDiskFull),
+    };
     let options = ClusterOptions {
         scheduler: times.scheduler(),
         capacity: CAPACITY,
         logs: None,
-        database: ClusterDatabase::Shared(args.schedulers.into()),
+        database: ClusterDatabase::Shared(args.schedulers.into(), handles),
     };
     let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut cluster = Cluster::without_agents(world, &options).await?;

@@ -64,10 +64,15 @@ pub enum FaultKind {
     WatcherEnd,
     /// Rows are locked by hand until the fault ends.
     RowsLocked,
+    /// The database's disk is full.
+    PostgresDiskFull,
+    /// The database's clock jumps forwards or backwards by at most ten minutes, and jumps back when
+    /// the fault ends.
+    PostgresClock,
 }
 
 impl FaultKind {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::AgentKill,
         Self::AgentStop,
         Self::AgentOld,
@@ -93,6 +98,8 @@ impl FaultKind {
         Self::PostgresEnd,
         Self::WatcherEnd,
         Self::RowsLocked,
+        Self::PostgresDiskFull,
+        Self::PostgresClock,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -122,6 +129,8 @@ impl FaultKind {
             Self::PostgresEnd => "postgres_end",
             Self::WatcherEnd => "watcher_end",
             Self::RowsLocked => "rows_locked",
+            Self::PostgresDiskFull => "postgres_disk_full",
+            Self::PostgresClock => "postgres_clock",
         }
     }
 
@@ -159,6 +168,8 @@ impl FaultKind {
                 | Self::PostgresEnd
                 | Self::WatcherEnd
                 | Self::RowsLocked
+                | Self::PostgresDiskFull
+                | Self::PostgresClock
         )
     }
 }

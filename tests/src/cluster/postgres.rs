@@ -5,10 +5,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use futures_util::FutureExt as _;
 use landfall_scheduler::app::postgres::PrivatePostgres;
 use landfall_scheduler::store::MIGRATOR;
 use nix::sys::signal::{Signal, kill};
@@ -17,10 +18,14 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::process::Command;
 
-use super::process::interrupted;
+use super::process::{POLL, interrupted};
+use super::shifted_clock::ShiftedClock;
+use super::small_disks::SmallDisks;
 use crate::machine::{children, postmaster};
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
+/// Size of a disk that can be filled. Until it is filled, it takes only as much memory as its files.
+const DISK_BYTES: u64 = 8 << 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
@@ -41,13 +46,36 @@ pub enum DatabaseAction {
     EndConnections,
     /// Ends only the connections over which schedulers watch the database.
     EndWatchers,
-    /// Locks rows of tasks and of an agent if true, as a forgotten transaction in psql does, and
-    /// unlocks them if false.
+    /// Locks rows of tasks, sites, a batch and an agent if true, as a forgotten transaction in psql
+    /// does, and unlocks them if false.
     LockRows(bool),
+    /// Sets the clock to the true time plus this number of seconds.
+    ShiftClock(i64),
+    /// Fills the disk if true. If false, makes room, and starts the server if the full disk has
+    /// ended it.
+    FillDisk(bool),
 }
 
 /// The beginning of the query that a scheduler sends each second.
 const WATCHES: &str = "select pg_is_in_recovery()%";
+
+/// A time in which the clock of a server was wrong.
+#[derive(Debug, Clone, Copy)]
+pub struct ClockFault {
+    pub from: Instant,
+    /// `None` while the clock is wrong.
+    pub to: Option<Instant>,
+    pub seconds: i64,
+}
+
+/// By what the lab disturbs a server, besides signals and statements.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServerHandles {
+    /// The server's clock can be shifted.
+    pub clock: bool,
+    /// The server's disk can be filled.
+    pub disk: bool,
+}
 
 /// A shared server. Dropping it stops the server.
 #[derive(Debug)]
@@ -55,6 +83,11 @@ pub struct SharedPostgres {
     directory: PathBuf,
     url: String,
     running: Option<PrivatePostgres>,
+    /// The server's clock; `None` if it cannot be shifted.
+    clock: Option<ShiftedClock>,
+    pub clock_faults: Vec<ClockFault>,
+    /// The server's disk; `None` if it cannot be filled.
+    disk: Option<SmallDisks>,
     /// The connection that holds locked rows.
     hand: Option<PgConnection>,
 }
@@ -62,10 +95,18 @@ pub struct SharedPostgres {
 impl SharedPostgres {
     /// Starts a server with an empty database in `directory`.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
+        Self::start_with(directory, ServerHandles::default()).await
+    }
+
+    /// Like `start`, with these handles.
+    pub async fn start_with(directory: &Path, handles: ServerHandles) -> anyhow::Result<Self> {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-        let running = PrivatePostgres::start(directory).await?;
+        let clock = handles.clock.then(|| ShiftedClock::new(directory.with_extension("clock"))).transpose()?;
+        let disk = handles.disk.then(|| SmallDisks::mount(vec![directory.to_owned()], DISK_BYTES)).transpose()?;
+        let running = launch(directory, clock.as_ref()).await?;
         let url = url(&running.options())?;
-        Ok(Self { directory: directory.to_owned(), url, running: Some(running), hand: None })
+        let (running, directory) = (Some(running), directory.to_owned());
+        Ok(Self { directory, url, running, clock, clock_faults: Vec::new(), disk, hand: None })
     }
 
     pub(super) async fn execute(&self, statements: &'static str) -> anyhow::Result<()> {
@@ -118,7 +159,41 @@ impl SharedPostgres {
                 self.hand = None;
                 Ok(())
             }
+            DatabaseAction::ShiftClock(seconds) => self.shift_clock(seconds),
+            DatabaseAction::FillDisk(true) => self.disk()?.fill(0),
+            DatabaseAction::FillDisk(false) => {
+                self.disk()?.free(0)?;
+                self.await_answer().await
+            }
         }
+    }
+
+    /// Starts the server if it has ended or ends soon, and waits until it answers.
+    async fn await_answer(&mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            self.resume().await?;
+            match self.connect().await {
+                Ok(_) => return Ok(()),
+                Err(error) if begun.elapsed() > END_PATIENCE => return Err(error),
+                Err(_) => tokio::time::sleep(POLL).await,
+            }
+        }
+    }
+
+    fn disk(&self) -> anyhow::Result<&SmallDisks> {
+        self.disk.as_ref().context("the server's disk cannot be filled")
+    }
+
+    fn shift_clock(&mut self, seconds: i64) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if let Some(former) = self.clock_faults.last_mut() {
+            former.to.get_or_insert(now);
+        }
+        if seconds != 0 {
+            self.clock_faults.push(ClockFault { from: now, to: None, seconds });
+        }
+        self.clock.as_ref().context("the server's clock cannot be shifted")?.shift(seconds)
     }
 
     /// Ends the connections whose last query is like `query`.
@@ -136,6 +211,8 @@ impl SharedPostgres {
         for statement in [
             "begin",
             "select from tasks where state in ('assigned', 'leased') order by random() limit 20 for update skip locked",
+            "select from sites order by random() limit 3 for update skip locked",
+            "select from batches order by random() limit 1 for update skip locked",
             "select from agents order by random() limit 1 for update skip locked",
         ] {
             conn.execute(statement).await.context(statement)?;
@@ -160,8 +237,9 @@ impl SharedPostgres {
     }
 
     async fn resume(&mut self) -> anyhow::Result<()> {
-        if self.running.is_none() {
-            self.running = Some(PrivatePostgres::start(&self.directory).await.context("start Postgres again")?);
+        let runs = self.running.as_ref().is_some_and(|running| running.ended().now_or_never().is_none());
+        if !runs {
+            self.running = Some(launch(&self.directory, self.clock.as_ref()).await.context("start Postgres again")?);
         }
         Ok(())
     }
@@ -190,6 +268,11 @@ impl SharedPostgres {
     pub fn pid(&self) -> anyhow::Result<Pid> {
         postmaster(&PrivatePostgres::cluster(&self.directory)).context("find the server's process")
     }
+}
+
+async fn launch(directory: &Path, clock: Option<&ShiftedClock>) -> anyhow::Result<PrivatePostgres> {
+    let environment = clock.map_or(Ok(Vec::new()), ShiftedClock::environment)?;
+    Ok(PrivatePostgres::start_with(directory, &[], &environment).await?)
 }
 
 /// A database on a server that is already running. The database begins as a copy of the server's
@@ -258,6 +341,9 @@ pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
 }
 
+/// Settings with which making and dropping a test's database takes a third of the time, and many
+/// databases can be used at once. The server may lose its data if the machine fails.
+const VOLATILE: [&str; 4] = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"];
 /// The database that Postgres copies for `create database`.
 const TEMPLATE: &str = "template1";
 
@@ -273,7 +359,7 @@ pub struct WithPostgresArgs {
 pub async fn with_postgres(args: &WithPostgresArgs) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command was given after --")?;
     let directory = accessible_folder("landfall-lab-")?;
-    let postgres = PrivatePostgres::start_volatile(directory.path()).await?;
+    let postgres = PrivatePostgres::start_with(directory.path(), &VOLATILE, &[]).await?;
     prepare(postgres.options().database(TEMPLATE)).await?;
     let url = url(&postgres.options())?;
     let mut command = Command::new(program);

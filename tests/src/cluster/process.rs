@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::machine::resident_memory;
 
 /// Time between two polls of an awaited condition.
-const POLL: Duration = Duration::from_millis(50);
+pub(super) const POLL: Duration = Duration::from_millis(50);
 /// Number of lines from the end of a log that an error message contains.
 const TAIL_LINES: usize = 15;
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use super::postgres::{self, DatabaseAction, ServerDatabase, SharedPostgres};
+use super::postgres::{self, DatabaseAction, ServerDatabase, ServerHandles, SharedPostgres};
 use super::process::{Process, until};
 use super::replication;
 use super::scheduler::{SchedulerNode, SchedulerOptions};
@@ -117,8 +117,8 @@ pub struct ClusterOptions {
 pub enum ClusterDatabase {
     /// One scheduler, with its private Postgres.
     Private,
-    /// This number of schedulers, with a Postgres that the lab starts.
-    Shared(usize),
+    /// This number of schedulers, with a Postgres that the lab starts with these handles.
+    Shared(usize, ServerHandles),
     /// One scheduler, with a Postgres and its standby that the lab starts. The scheduler's URL names
     /// the standby first.
     Replicated,
@@ -150,9 +150,9 @@ impl Cluster {
         let (mut count, mut postgres, mut standby, mut database) = (1, None, None, None);
         match &options.database {
             ClusterDatabase::Private => {}
-            ClusterDatabase::Shared(schedulers) => {
+            ClusterDatabase::Shared(schedulers, handles) => {
                 count = *schedulers;
-                postgres = Some(SharedPostgres::start(&directory.path().join(SERVERS[0])).await?);
+                postgres = Some(SharedPostgres::start_with(&directory.path().join(SERVERS[0]), *handles).await?);
             }
             ClusterDatabase::Replicated => {
                 let primary = SharedPostgres::start(&directory.path().join(SERVERS[0])).await?;

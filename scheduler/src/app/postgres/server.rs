@@ -41,17 +41,6 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Starts a server for tests, with connections for many databases. The server may lose its data
-    /// if the machine fails. With these settings, making and dropping a test's database takes a
-    /// third of the time.
-    ///
-    /// # Errors
-    /// See [`PrivatePostgres::start`].
-    pub async fn start_volatile(data_dir: &Path) -> Result<Self, PostgresError> {
-        let volatile = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"];
-        Self::start_with(data_dir, &volatile).await
-    }
-
     /// Starts the server of this data directory, initialises the cluster if it is missing, and
     /// waits until the server answers.
     ///
@@ -61,17 +50,25 @@ impl PrivatePostgres {
     /// # Errors
     /// See [`PostgresError`], whose messages say what the operator can do.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
-        Self::start_with(data_dir, &[]).await
+        Self::start_with(data_dir, &[], &[]).await
     }
 
-    /// Like [`PrivatePostgres::start`], with `settings` that override the default settings.
-    async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
+    /// Like [`PrivatePostgres::start`], with `settings` that override the default settings, and
+    /// variables for the server's environment. For tests.
+    ///
+    /// # Errors
+    /// See [`PrivatePostgres::start`].
+    pub async fn start_with(
+        data_dir: &Path,
+        settings: &[&str],
+        environment: &[(String, String)],
+    ) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
         // The preparation runs programs and may wait for a previous server, so it must not block
         // the runtime's threads.
         let prepared = tokio::task::spawn_blocking(move || PreparedServer::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
-        let server = prepared.spawn(settings)?;
+        let server = prepared.spawn(settings, environment)?;
         let running = Self { server, socket: prepared.socket, log: prepared.log };
         running.wait_until_ready().await?;
         running.ensure_database().await.context("prepare the private Postgres")?;
@@ -179,10 +176,24 @@ impl PreparedServer {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    fn spawn(&self, more: &[&str]) -> anyhow::Result<ServerProcess> {
+    fn spawn(&self, more: &[&str], environment: &[(String, String)]) -> anyhow::Result<ServerProcess> {
         let mut settings = cluster::settings(self.socket.path());
         settings.extend(more.iter().map(|setting| (*setting).to_owned()));
-        ServerProcess::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
+        let postgres = self.binaries.postgres();
+        let mut command = match environment {
+            [] => self.account.command(&postgres),
+            // Only the server itself gets the variables, and not setpriv, which runs as root.
+            _ => {
+                let mut command = self.account.command(Path::new("env"));
+                command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).arg(&postgres);
+                command
+            }
+        };
+        command.arg("-D").arg(&self.cluster);
+        for setting in settings {
+            command.arg("-c").arg(setting);
+        }
+        ServerProcess::spawn(command, &postgres, &self.log)
     }
 }
 
@@ -269,21 +280,10 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
-    fn spawn(
-        account: &Account,
-        postgres: &Path,
-        cluster: &Path,
-        settings: &[String],
-        log: &Path,
-    ) -> anyhow::Result<Self> {
+    fn spawn(mut command: Command, postgres: &Path, log: &Path) -> anyhow::Result<Self> {
         let log_file = File::options().write(true).create(true).truncate(true).mode(0o600).open(log);
         let log_file = log_file.with_context(|| format!("open {}", log.display()))?;
         let log_again = log_file.try_clone().with_context(|| format!("open {}", log.display()))?;
-        let mut command = account.command(postgres);
-        command.arg("-D").arg(cluster);
-        for setting in settings {
-            command.arg("-c").arg(setting);
-        }
         command.process_group(0).stdout(Stdio::from(log_file)).stderr(Stdio::from(log_again));
 
         let (started, starting) = mpsc::sync_channel(1);

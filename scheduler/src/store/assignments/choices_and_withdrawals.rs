@@ -81,7 +81,8 @@ impl<'a> AssignmentRow<'a> {
     }
 }
 
-/// Stores assignments of tasks, and moves these tasks to `assigned`.
+/// Stores assignments of tasks, and moves these tasks to `assigned`. Leaves tasks as they are if another
+/// transaction has locked their agent.
 pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> Result<(), Error> {
     if made.is_empty() {
         return Ok(());
@@ -100,6 +101,7 @@ pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> R
                 measured_us bigint[], levels bigint[], cause assignment_cause, fallback fallback_cause, detail jsonb,
                 available integer, exclusions_id bigint, crawl_ms bigint
             )
+            cross join lateral (select from agents a where a.id = made.agent_id for key share skip locked) unlocked
             returning id, task_id
         )
         update tasks t

@@ -104,6 +104,8 @@ async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<
             -- waiting tasks. It then joins whole tables.
             cross join lateral unnest(array(
                 select w from tasks w
+                -- A lease locks the key of its site. A site that somebody has locked waits alone.
+                cross join lateral (select from sites s where s.id = w.site_id for key share skip locked) unlocked
                 where w.state = 'assigned' and w.agent_id = free.agent_id
                   -- No task of a batch that is being cancelled or removed. The array is computed once.
                   and w.batch_id <> all (array(select batch_id from changes where finished_at is null and kind <> 'retry'))
@@ -113,7 +115,7 @@ async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<
                 -- Tasks whose lease was lost come first, because they have waited before.
                 order by w.token = 0, w.id
                 limit free.slots
-                for update skip locked
+                for update of w skip locked
             )) t
         ), granted as (
             insert into leases (task_id, token, site_id, agent_id, session_id, due_at)

@@ -283,6 +283,9 @@ pub async fn order_sites(
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
         left join resolved_addresses seen using (site_id, prober_id)
+        -- A prober or a site that somebody has locked is left to a later pass.
+        cross join lateral (select from agents a where a.id = prober_id for key share skip locked) prober
+        cross join lateral (select from sites s where s.id = site_id for key share skip locked) site
         -- Concurrent passes insert orders in the same order, so that they do not deadlock.
         order by locked, site_id
         on conflict do nothing
@@ -357,6 +360,9 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Mesh
             insert into measurement_orders (prober_id, agent_id, expires_at)
             select prober_id, agent_id, now() + $5::interval
             from due
+            -- Agents that somebody has locked are left to a later pass.
+            cross join lateral (select from agents a where a.id = prober_id for key share skip locked) prober
+            cross join lateral (select from agents a where a.id = due.agent_id for key share skip locked) target
             where place <= $4 - (
                 select count(*) from measurement_orders open
                 where open.prober_id = due.prober_id and open.agent_id is not null

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use landfall_lab::cluster::postgres::ServerHandles;
 use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::world::World;
@@ -77,7 +78,7 @@ async fn an_agent_moved_to_another_machine_stops_at_the_old_one_and_nothing_is_l
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_token_is_replaced_at_every_scheduler_while_agents_stay_connected() {
     let _turn = beside().await;
-    let mut cluster = cluster(ClusterDatabase::Shared(2)).await;
+    let mut cluster = cluster(ClusterDatabase::Shared(2, ServerHandles::default())).await;
     let [first, second] = [0, 1].map(|number| cluster.schedulers[number].data_dir().join("operator-token"));
     let old = cluster.folder().join("old-token");
     std::fs::copy(&first, &old).unwrap();

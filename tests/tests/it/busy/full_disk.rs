@@ -4,15 +4,16 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use landfall_lab::chaos::fault_tools::SmallDisks;
 use landfall_lab::cluster::Binaries;
+use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
+use landfall_lab::cluster::small_disks::SmallDisks;
 
-use crate::harness::beside;
+use crate::harness::{PATIENCE, beside};
 
 /// Size of the disk in bytes, which is little more than the size of a new database cluster with its
 /// WAL.
-const DISK_BYTES: usize = 400 << 20;
+const DISK_BYTES: u64 = 400 << 20;
 /// Number of sites. The data of so many sites do not fit on the disk.
 const SITES: usize = 30_000;
 
@@ -58,6 +59,8 @@ async fn a_full_disk_is_reported_and_work_continues_when_there_is_room() {
     };
     let submit = ["sites", "submit", list.to_str().unwrap(), "--batch", "autumn"];
 
+    let ready = async || Ok(scheduler.readiness().await?.contains("200 OK").then_some(()));
+    until("the scheduler to be ready", PATIENCE, ready).await.unwrap();
     disks.fill(0).unwrap();
     let (code, said, _) = landfall(&submit);
     let place = scheduler.data_dir().join("postgres");
