@@ -48,6 +48,8 @@ rules=(
 )
 # A transaction that is begun elsewhere stays open if its caller is dropped during `BEGIN`.
 door=scheduler/src/store/db.rs
+# The type of an open transaction, which `Db` returns.
+opened=scheduler/src/store/tx.rs
 door_rules=(
     'PgPool|pool: &PgPool'
     'PoolConnection|conn: PoolConnection<Postgres>'
@@ -102,7 +104,7 @@ offences() { # DIRECTORY
         find "$1/$entry" -name '*.rs' -type f | sort | lines_against "$tests" "${rules[@]}" && found=0
     done
     find "$1/scheduler/src" -name '*.rs' -type f | sort |
-        grep -vxF "$(printf "$1/%s\n" "$door" "${own_connections[@]}")" |
+        grep -vxF "$(printf "$1/%s\n" "$door" "$opened" "${own_connections[@]}")" |
         lines_against "$tests" "${door_rules[@]}" && found=0
     return "$found"
 }

@@ -52,6 +52,7 @@ pub mod servers;
 pub mod settings;
 pub mod sites;
 pub(crate) mod tasks;
+mod tx;
 pub(crate) mod types;
 
 #[cfg(test)]
@@ -64,11 +65,12 @@ use chrono::{DateTime, Utc};
 use crate::model::geo::Position;
 
 pub use counts::TransactionCount;
-pub use db::{Db, MayConflict, Share, Snapshot, Tx, connect};
+pub use db::{Db, MayConflict, Share, Snapshot, connect};
 pub use locked::Locked;
 pub(crate) use rows_and_errors::DISK_FULL;
 pub use rows_and_errors::Error;
 pub use schema::preparation::prepare;
+pub use tx::Tx;
 
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::counts::{Counts, Timer, TransactionCount};
+use super::tx::{Tx, finish};
 use crate::store::rows_and_errors::Error;
 use crate::store::schema::histories;
 use crate::store::servers::Servers;
@@ -198,7 +199,7 @@ impl Db {
                 let mut tx = self.begin().await?;
                 check(&mut tx).await?;
                 let done = work(&mut tx).await?;
-                tx.commit().await?;
+                tx.commit().await.map_err(Error::from)?;
                 Ok(done)
             }
             .await;
@@ -242,7 +243,7 @@ impl Db {
         let pool = self.pool.clone();
         // The statement contains no text from outside.
         let tx = finish(async move { pool.begin_with(AssertSqlSafe(statement)).await }).await?;
-        Ok(Tx(Open::Pooled(tx, place)))
+        Ok(Tx::pooled(tx, place))
     }
 
     async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
@@ -251,15 +252,6 @@ impl Db {
         // The semaphore is never closed.
         Ok(place.map_err(|_| sqlx::Error::PoolClosed)?)
     }
-}
-
-/// Runs work in a task of its own, so that the work ends even if the caller is dropped.
-async fn finish<T: Send + 'static>(
-    work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
-) -> Result<T, Error> {
-    // The task fails only if it panics or the runtime stops.
-    let done = tokio::spawn(work).await.map_err(|_| sqlx::Error::WorkerCrashed)?;
-    Ok(done?)
 }
 
 /// Whether a returned connection can be used again: no transaction is open, and its server accepts
@@ -288,71 +280,6 @@ async fn is_at_rest(conn: &mut PgConnection) -> bool {
             false
         }
         Err(_) => false,
-    }
-}
-
-/// An open transaction, or a savepoint in one. `'env` is what its work may borrow.
-#[derive(Debug)]
-pub struct Tx<'env>(Open<'env>);
-
-#[derive(Debug)]
-enum Open<'env> {
-    /// On a connection of the pool.
-    Pooled(Transaction<'static, Postgres>, OwnedSemaphorePermit),
-    /// On the caller's connection, or in the caller's transaction.
-    Lent(Transaction<'env, Postgres>),
-}
-
-impl<'env> Tx<'env> {
-    /// Begins a transaction on a connection that no other caller gets. If the caller is dropped, it
-    /// must drop the connection too.
-    pub async fn on(conn: &'env mut PgConnection) -> Result<Self, Error> {
-        Ok(Self(Open::Lent(conn.begin().await?)))
-    }
-
-    /// Begins a savepoint in this transaction.
-    pub(super) async fn savepoint(&mut self) -> Result<Tx<'_>, Error> {
-        Tx::on(self).await
-    }
-
-    pub async fn commit(self) -> Result<(), Error> {
-        match self.0 {
-            Open::Pooled(tx, place) => {
-                finish(async move {
-                    let committed = tx.commit().await;
-                    drop(place);
-                    committed
-                })
-                .await
-            }
-            Open::Lent(tx) => Ok(tx.commit().await?),
-        }
-    }
-
-    pub(super) async fn rollback(self) -> Result<(), Error> {
-        match self.0 {
-            Open::Pooled(tx, _) => Ok(tx.rollback().await?),
-            Open::Lent(tx) => Ok(tx.rollback().await?),
-        }
-    }
-}
-
-impl Deref for Tx<'_> {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        match &self.0 {
-            Open::Pooled(tx, _) | Open::Lent(tx) => tx,
-        }
-    }
-}
-
-impl DerefMut for Tx<'_> {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        match &mut self.0 {
-            Open::Pooled(tx, _) => tx,
-            Open::Lent(tx) => tx,
-        }
     }
 }
 

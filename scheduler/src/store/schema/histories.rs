@@ -162,7 +162,7 @@ pub async fn verify(conn: &mut PgConnection) -> Result<(), Error> {
         }
         _ => {}
     }
-    tx.commit().await
+    Ok(tx.commit().await?)
 }
 
 /// What operators are told.
