@@ -104,14 +104,14 @@ async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<
             -- waiting tasks. It then joins whole tables.
             cross join lateral unnest(array(
                 select w from tasks w
-                -- A lease locks the key of its site. A site that somebody has locked waits alone.
-                cross join lateral (select from sites s where s.id = w.site_id for key share skip locked) unlocked
                 where w.state = 'assigned' and w.agent_id = free.agent_id
                   -- No task of a batch that is being cancelled or removed. The array is computed once.
                   and w.batch_id <> all (array(select batch_id from changes where finished_at is null and kind <> 'retry'))
                   -- `offset 0` forces a lookup by index for each task. A join would read every
                   -- active lease for every task.
                   and not exists (select from leases l where l.site_id = w.site_id and l.state = 'active' offset 0)
+                  -- A lease locks the key of its site. A site that somebody has locked waits alone.
+                  and exists (select from sites s where s.id = w.site_id for key share skip locked)
                 -- Tasks whose lease was lost come first, because they have waited before.
                 order by w.token = 0, w.id
                 limit free.slots
