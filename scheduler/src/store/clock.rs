@@ -22,7 +22,7 @@ pub async fn set_back(conn: &mut PgConnection) -> Result<Option<Duration>, Error
 }
 
 /// Gives rows that begin in the future the present as their beginning, and the time that they had
-/// left. Waits for no lock: whoever has locked a row, renews or ends it.
+/// left. Skips rows that another transaction has locked, because it renews or ends them.
 pub async fn follow(tx: &mut Tx<'_>) -> Result<(), Error> {
     sqlx::query!(
         r#"
