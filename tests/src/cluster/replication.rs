@@ -59,6 +59,20 @@ impl SharedPostgres {
         let sender: i32 = sqlx::query_scalar("select pid from pg_stat_replication").fetch_one(&mut conn).await?;
         kill(Pid::from_raw(sender), Signal::SIGSTOP).context("suspend the sender")
     }
+
+    /// Makes this server give its next tasks and sites the numbers that the standby will give out
+    /// after its promotion. Postgres logs 32 numbers ahead, so the first lost ones would not come again.
+    pub async fn repeat_numbers(&self, standby: &Self) -> anyhow::Result<()> {
+        let (mut ours, mut theirs) = (self.connect().await?, standby.connect().await?);
+        for (read, set) in [
+            ("select last_value from tasks_id_seq", "select setval('tasks_id_seq', $1)"),
+            ("select last_value from sites_id_seq", "select setval('sites_id_seq', $1)"),
+        ] {
+            let last: i64 = sqlx::query_scalar(read).fetch_one(&mut theirs).await.context(read)?;
+            sqlx::query(set).bind(last).execute(&mut ours).await.context(set)?;
+        }
+        Ok(())
+    }
 }
 
 /// The URL of a database on two servers.

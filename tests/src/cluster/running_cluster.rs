@@ -272,6 +272,15 @@ impl Cluster {
         postgres.lock().await.apply(action).await
     }
 
+    /// Holds back what the primary commits from now on from the standby, which after its promotion
+    /// gives out the same numbers again for other tasks and sites.
+    pub async fn hold_back(&self) -> anyhow::Result<()> {
+        let primary = self.postgres.as_ref().context("there is no primary")?.lock().await;
+        primary.catch_up().await?;
+        primary.hold_back().await?;
+        primary.repeat_numbers(self.standby.as_ref().context("there is no standby")?).await
+    }
+
     /// Makes the standby the primary, and reads from it.
     pub async fn promote_standby(&mut self) -> anyhow::Result<()> {
         let standby = self.standby.take().context("there is no standby")?;
