@@ -535,8 +535,8 @@ create type crawl_budget as enum ('pages', 'bytes', 'duration', 'depth');
 
 -- Outcomes: agents' reports of ended crawls; at most one per task.
 create table outcomes (
-    -- The task.
-    task_id bigint primary key references tasks (id),
+    -- The task. The lease's foreign key suffices, and each key costs time at the removal of a task.
+    task_id bigint primary key,
     -- The token of the lease that the outcome ended.
     token bigint not null,
     -- The agent that crawled.
@@ -802,7 +802,7 @@ referencing old table as before new table as after for each statement execute fu
 -- is preempted at most once, so that no crawl moves back and forth.
 create table preemptions (
     -- The task.
-    task_id bigint primary key references tasks (id) on delete cascade,
+    task_id bigint primary key,
     -- The token of the preempted lease.
     token bigint not null,
     -- The agent of the preempted lease.

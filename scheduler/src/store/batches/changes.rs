@@ -92,17 +92,17 @@ pub async fn of_batch(conn: &mut PgConnection, batch: BatchId) -> Result<Option<
 /// Begins a change, or returns the unfinished change that already does the same. A cancellation
 /// ends a retry, and a removal ends both. With `cancel`, a removal cancels open tasks.
 pub async fn begin(
-    conn: &mut Tx<'_>,
+    tx: &mut Tx<'_>,
     batch: BatchId,
     name: &str,
     kind: ChangeKind,
     cancel: bool,
 ) -> Result<Change, BeginError> {
     // Only the lock of a submission to the batch, or of a piece, is waited for.
-    sqlx::query!("select set_config('lock_timeout', '500ms', true) as timeout").one(conn).await?;
+    sqlx::query!("select set_config('lock_timeout', '500ms', true) as timeout").one(tx).await?;
     let locked = sqlx::query_scalar!("select kind from changes where batch_id = $1 for update", batch.get());
-    locked.optional(conn).await?;
-    let present = of_batch(conn, batch).await?.filter(|change| !change.finished);
+    locked.optional(tx).await?;
+    let present = of_batch(tx, batch).await?.filter(|change| !change.finished);
     let running = |change: Change| {
         let Change { kind, read, sites, .. } = change;
         BeginError::Running { batch: name.to_owned(), kind, read, sites }
@@ -116,7 +116,7 @@ pub async fn begin(
         (present, _) => present.is_some_and(|change| change.kind == ChangeKind::Cancel),
     };
     if kind == ChangeKind::Remove {
-        begin_removal(conn, batch, name, cancel || cancelling).await?;
+        begin_removal(tx, batch, name, cancel || cancelling).await?;
     }
     sqlx::query!(
         r#"
@@ -130,9 +130,9 @@ pub async fn begin(
         batch.get(),
         kind as ChangeKind,
     )
-    .run(conn)
+    .run(tx)
     .await?;
-    of_batch(conn, batch).await?.ok_or_else(|| BeginError::Store(Error::inconsistent("changes", "batch_id", "missing")))
+    of_batch(tx, batch).await?.ok_or_else(|| BeginError::Store(Error::inconsistent("changes", "batch_id", "missing")))
 }
 
 /// Checks that sites of the batch may be retried.

@@ -71,7 +71,7 @@ pub async fn unfinished(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> 
 
 /// Does the next piece of this batch's change. Returns `None` if the change is finished, or if
 /// another transaction is doing a piece of it.
-pub async fn piece_of(conn: &mut Tx<'_>, batch: BatchId) -> Result<Option<Piece>, Error> {
+pub async fn piece_of(tx: &mut Tx<'_>, batch: BatchId) -> Result<Option<Piece>, Error> {
     let found = sqlx::query_as!(
         Position,
         r#"
@@ -81,13 +81,13 @@ pub async fn piece_of(conn: &mut Tx<'_>, batch: BatchId) -> Result<Option<Piece>
         "#,
         batch.get(),
     );
-    match found.optional(conn).await? {
-        Some(position) => Ok(Some(piece(conn, position).await?)),
+    match found.optional(tx).await? {
+        Some(position) => Ok(Some(piece(tx, position).await?)),
         None => Ok(None),
     }
 }
 
-async fn piece(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
+async fn piece(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, .. } = position;
     // Tasks are never waited for. The limit is for rows that someone locks by hand. By outdated
     // statistics, the planner would read the whole table of tasks for each piece.
@@ -97,25 +97,41 @@ async fn piece(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
                set_config('jit', 'off', true) as jit
         "#
     );
-    settings.one(conn).await?;
-    if matches!(kind, ChangeKind::Cancel | ChangeKind::Remove) {
-        let begun = cancel_and_retry::cancel_begun(conn, batch, kind).await?;
-        if begun.changed > 0 {
-            // A removal counts the task later, when it is removed.
-            let changed = if kind == ChangeKind::Cancel { begun.changed } else { 0 };
-            let done = PieceResult { changed, ..begun };
-            store(conn, batch, &done, 0).await?;
-            return Ok(Piece { batch, kind, step: Step::Worked, agents: done.agents });
-        }
+    settings.one(tx).await?;
+    if kind == ChangeKind::Retry {
+        return proceed(tx, position).await;
     }
-    let tasks = read(conn, &position).await?;
+    let mut begun = cancel_and_retry::cancel_begun(tx, batch, kind).await?;
+    let (cancelled, agents) = (begun.changed, std::mem::take(&mut begun.agents));
+    if cancelled > 0 {
+        // A removal counts the task later, when it is removed.
+        let changed = if kind == ChangeKind::Cancel { cancelled } else { 0 };
+        store(tx, batch, &PieceResult { changed, ..begun }, 0).await?;
+    }
+    if cancelled >= kind.piece().unsigned_abs() {
+        return Ok(Piece { batch, kind, step: Step::Worked, agents });
+    }
+    // Agents are being chosen for other tasks of the batch, so these may not wait until no task has
+    // an agent.
+    let mut piece = proceed(tx, position).await?;
+    if cancelled > 0 && piece.step == Step::Waits {
+        piece.step = Step::Worked;
+    }
+    piece.agents.extend(agents);
+    Ok(piece)
+}
+
+/// Changes the next tasks after the position.
+async fn proceed(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
+    let Position { batch_id: batch, kind, .. } = position;
+    let tasks = read(tx, &position).await?;
     if tasks.is_empty() && !position.left_sites.is_empty() && !position.left_more {
-        return again(conn, position).await;
+        return again(tx, position).await;
     }
-    let Some(last) = tasks.last() else { return end(conn, position).await };
+    let Some(last) = tasks.last() else { return end(tx, position).await };
     let (site, round) = (last.site, last.round);
     let sites = tasks.iter().filter(|task| task.newest).count();
-    let mut done = change(conn, &position, &tasks).await?;
+    let mut done = change(tx, &position, &tasks).await?;
     let agents = std::mem::take(&mut done.agents);
     let mut left: BTreeSet<SiteId> = position.left_sites.into_iter().collect();
     left.append(&mut done.left);
@@ -129,9 +145,9 @@ async fn piece(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
         &left as _,
         more,
     )
-    .run(conn)
+    .run(tx)
     .await?;
-    store(conn, batch, &done, sites).await?;
+    store(tx, batch, &done, sites).await?;
     Ok(Piece { batch, kind, step: Step::Worked, agents })
 }
 
@@ -198,51 +214,51 @@ async fn read_left(conn: &mut PgConnection, position: &Position) -> Result<Vec<R
 }
 
 /// Changes those of the read tasks that are meant and that no other transaction has locked.
-async fn change(conn: &mut Tx<'_>, position: &Position, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
+async fn change(tx: &mut Tx<'_>, position: &Position, tasks: &[ReadTask]) -> Result<PieceResult, Error> {
     match position.kind {
-        ChangeKind::Cancel => cancel_and_retry::cancel_unlocked(conn, tasks).await,
-        ChangeKind::Retry => cancel_and_retry::retry_unlocked(conn, position.batch_id, tasks).await,
-        ChangeKind::Remove => removal::remove_unlocked(conn, position.batch_id, tasks).await,
+        ChangeKind::Cancel => cancel_and_retry::cancel_unlocked(tx, tasks).await,
+        ChangeKind::Retry => cancel_and_retry::retry_unlocked(tx, position.batch_id, tasks).await,
+        ChangeKind::Remove => removal::remove_unlocked(tx, position.batch_id, tasks).await,
     }
 }
 
 /// After the last task was read: tries the tasks of the sites that were left.
-async fn again(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
-    let tasks = read_left(conn, &position).await?;
-    let mut done = change(conn, &position, &tasks).await?;
+async fn again(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
+    let tasks = read_left(tx, &position).await?;
+    let mut done = change(tx, &position, &tasks).await?;
     let left: Vec<SiteId> = std::mem::take(&mut done.left).into_iter().collect();
     let Position { batch_id: batch, kind, left_sites: before, .. } = position;
-    sqlx::query!("update changes set left_sites = $2 where batch_id = $1", batch.get(), &left as _).run(conn).await?;
-    store(conn, batch, &done, 0).await?;
+    sqlx::query!("update changes set left_sites = $2 where batch_id = $1", batch.get(), &left as _).run(tx).await?;
+    store(tx, batch, &done, 0).await?;
     let step = if left.len() == before.len() { Step::Waits } else { Step::Worked };
     Ok(Piece { batch, kind, step, agents: done.agents })
 }
 
 /// After the last task was read and no site was left: finishes the change, or begins again with the
 /// first task if tasks must be read again.
-async fn end(conn: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
+async fn end(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, left_more, .. } = position;
     let piece = |step| Piece { batch, kind, step, agents: Vec::new() };
     let rest = match kind {
         _ if left_more => true,
         // A recrawl or a submission that was being made may have added tasks behind the position.
-        ChangeKind::Cancel => open_tasks(conn, batch).await? > 0,
+        ChangeKind::Cancel => open_tasks(tx, batch).await? > 0,
         ChangeKind::Retry => false,
-        ChangeKind::Remove => removal::has_tasks(conn, batch).await?,
+        ChangeKind::Remove => removal::has_tasks(tx, batch).await?,
     };
     if rest {
         sqlx::query!(
             "update changes set site_id = 0, round = 0, left_sites = default, left_more = false where batch_id = $1",
             batch.get()
         )
-        .run(conn)
+        .run(tx)
         .await?;
         return Ok(piece(Step::Worked));
     }
     if kind == ChangeKind::Remove {
-        return Ok(piece(if removal::finish(conn, batch).await? { Step::Finished } else { Step::Worked }));
+        return Ok(piece(if removal::finish(tx, batch).await? { Step::Finished } else { Step::Worked }));
     }
-    sqlx::query!("update changes set finished_at = now() where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("update changes set finished_at = now() where batch_id = $1", batch.get()).run(tx).await?;
     Ok(piece(Step::Finished))
 }
 
@@ -319,8 +335,8 @@ mod tests {
         let granted = fixtures::grant(&mut conn, agent, session).await;
         assert_eq!(granted.iter().map(|(task, _)| *task).collect::<Vec<_>>(), others, "the slot is the other batch's");
         let piece = fixtures::piece(&mut conn, batch.id).await.expect("it is unfinished");
-        assert_eq!((piece.step, piece.agents), (Step::Worked, vec![agent]), "what is crawled comes first");
-        assert_eq!(fixtures::state(&mut conn, tasks[2]).await, "assigned");
+        assert_eq!((piece.step, piece.agents), (Step::Worked, vec![agent]));
+        assert_eq!(fixtures::state(&mut conn, tasks[2]).await, "cancelled");
         assert_eq!(to_end(&mut conn, batch.id).await, Step::Finished);
         let done = of_batch(&mut conn, batch.id).await.expect("look").expect("the change");
         assert_eq!((done.number, done.changed, done.leases, done.sites), (change.number, 2, 1, 3));
