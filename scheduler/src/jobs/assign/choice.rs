@@ -335,6 +335,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::fixtures::Trial;
+    use crate::store::fixtures;
     use crate::store::schedulers::Role;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -357,5 +358,22 @@ mod tests {
         assert_eq!(store.await.expect("store").len(), 1);
         assert_eq!(trial.state(cancelled).await.0, "cancelled");
         assert_eq!(trial.state(other).await.0, "assigned");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn while_an_agents_row_is_locked_by_hand_the_others_get_all_tasks(pool: PgPool) {
+        let mut hand = fixtures::begin(&pool).await;
+        let trial = Trial::new(pool, 2).await;
+        let batch = trial.batch("b", "random").await;
+        let mut tasks = Vec::new();
+        for site in 0..20 {
+            tasks.push(trial.located(batch, &format!("site{site}.cn")).await);
+        }
+        let locked = trial.agents[0].0.get();
+        fixtures::execute_for(&mut hand, "select from agents where id = $1 for update", locked).await;
+        trial.assign().await;
+        for task in tasks {
+            assert_eq!(trial.at(task).await, Some(1));
+        }
     }
 }
