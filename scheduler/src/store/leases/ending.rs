@@ -110,11 +110,12 @@ pub(in crate::store) async fn end(
         set state = case when j.given_up then 'failed' when $7 then 'located' else 'assigned' end::task_state,
             crashes = j.crashes,
             reason = case when j.given_up then
-                         format('poison: ' || case when $4 is null then 'its agent was lost, %s crashes in all'
-                                                   else 'its crawl crashed %s times, at last with: %s' end, $6, $4)
+                         case when $4 is null then format('poison: agent %s was lost, %s crashes in all', a.name, $6)
+                              else format('poison: its crawl crashed %s times, at last with: %s', $6, $4) end
                      end,
             reason_kind = case when j.given_up then 'poison'::reason_kind end, state_since = now()
-        from judged j where t.id = j.task_id
+        from judged j join agents a on a.id = j.agent_id
+        where t.id = j.task_id
         returning t.id, j.agent_id, j.given_up as "given_up!"
         "#,
         &tasks,
@@ -484,7 +485,7 @@ mod tests {
         }
         for (end, reason) in [
             (End::Panic, "poison: its crawl crashed 5 times, at last with: index out of range"),
-            (End::Loss, "poison: its agent was lost, 5 crashes in all"),
+            (End::Loss, "poison: agent a was lost, 5 crashes in all"),
         ] {
             let mut tx = Tx::on(&mut conn).await.expect("begin");
             let now = grant_and_end(&mut tx, agent, task, end).await;

@@ -122,6 +122,8 @@ async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<
             select id, token, site_id, agent_id, session_id,
                    now() + make_interval(secs => (select b.max_duration_ms / 1000.0 from batches b where b.id = chosen.batch_id))
             from chosen
+            -- Two grants that want the same sites wait for each other only in one order.
+            order by site_id
             -- Another batch's task of the same site may have got a lease in the meantime. This task
             -- then stays assigned.
             on conflict (site_id) where state = 'active' do nothing

@@ -173,6 +173,15 @@ pub async fn record(
     order: OrderId,
     report: &MeasurementReport,
 ) -> Result<ReportTarget, Error> {
+    // Only an order of this agent may lock the origin that its report names.
+    let open = sqlx::query_scalar!(
+        r#"select exists (select from measurement_orders where id = $1 and prober_id = $2) as "open!""#,
+        order.get(),
+        agent.get(),
+    );
+    if !open.one(tx).await? {
+        return Ok(ReportTarget::Unknown);
+    }
     // The origin and the site are locked before the order, as by a crawl that settles the site.
     if let Some(origin) = report.origin.as_deref().and_then(|origin| origin.parse().ok()) {
         names_and_origins::lock(tx, &origin).await?;

@@ -250,9 +250,9 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>
 
 /// Orders measurements of these sites by these confirmers. A site that cannot be measured now gets
 /// no order. Returns the confirmers that got orders.
-pub async fn ask(conn: &mut Tx<'_>, orders: &[(SiteId, AgentId)], lifetime: Duration) -> Result<Vec<AgentId>, Error> {
+pub async fn ask(tx: &mut Tx<'_>, orders: &[(SiteId, AgentId)], lifetime: Duration) -> Result<Vec<AgentId>, Error> {
     let (sites, agents): (Vec<i64>, Vec<i64>) = orders.iter().map(|(site, agent)| (site.get(), agent.get())).unzip();
-    orders::order_sites(conn, orders, lifetime).await?;
+    orders::order_sites(tx, orders, lifetime).await?;
     let asked = sqlx::query_scalar!(
         r#"
         with ordered as (
@@ -269,7 +269,7 @@ pub async fn ask(conn: &mut Tx<'_>, orders: &[(SiteId, AgentId)], lifetime: Dura
         &sites,
         &agents,
     )
-    .all(conn)
+    .all(tx)
     .await?;
     Ok(asked)
 }
