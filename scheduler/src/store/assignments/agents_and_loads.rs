@@ -37,7 +37,8 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
         r#"
         select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, s.address,
                (select count(*) from (
-                    select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
+                    select from tasks t where t.agent_id = a.id and t.state = 'assigned'
+                    order by t.token = 0, t.id limit $1 -- the order of the index
                 ) counted) as "waiting!: Unsigned<u32>",
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!: Unsigned<u32>",
                -- Slots that the agent cannot use, for example while outcomes are not acknowledged.
@@ -134,6 +135,7 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
         cross join lateral (
             select c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id
             where t.agent_id = a.id and t.state = 'assigned'
+            order by t.token = 0, t.id
             limit $1
         ) waiting
         "#,

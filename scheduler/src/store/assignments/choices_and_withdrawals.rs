@@ -150,7 +150,7 @@ pub async fn unassign(tx: &mut Tx<'_>, from: UnassignScope<'_>, limit: i64) -> R
 
 async fn of_agent(tx: &mut Tx<'_>, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
-        "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update skip locked",
+        "select id from tasks where state = 'assigned' and agent_id = $1 order by token = 0, id limit $2 for update skip locked",
         agent.get(),
         limit,
     );
@@ -176,6 +176,8 @@ async fn of_unavailable(tx: &mut Tx<'_>, patience: Duration, limit: i64) -> Resu
         from unavailable cross join lateral (
             select id from tasks
             where tasks.agent_id = unavailable.id and tasks.state = 'assigned'
+            -- The order of the index. Without it, the planner reads the whole table for its limit.
+            order by token = 0, id
             limit $1
             for update skip locked
         ) t
@@ -189,6 +191,8 @@ async fn of_unavailable(tx: &mut Tx<'_>, patience: Duration, limit: i64) -> Resu
 
 async fn of_excluded(tx: &mut Tx<'_>, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<TaskId>, Error> {
     let (batches, agents): (Vec<i64>, Vec<i64>) = from.iter().map(|(batch, agent)| (batch.get(), agent.get())).unzip();
+    // For the limit, the planner would read the whole table instead of the index.
+    sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan").one(tx).await?;
     let locked = sqlx::query_scalar!(
         r#"
         select t.id as "id!: TaskId" from unnest($1::bigint[], $2::bigint[]) as not_for (batch_id, agent_id)
