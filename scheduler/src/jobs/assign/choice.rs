@@ -57,9 +57,11 @@ impl Assign {
         }
         release_unmet(&self.scheduler, TASKS_PER_PASS).await?;
         while self.note_withdrawn(withdraw_excluded(&self.scheduler, TASKS_PER_PASS).await?) {}
+        // Agents whose row somebody has locked, for example by hand. Their tasks go to others.
+        let mut busy = BTreeSet::new();
         // Tasks that are withdrawn are assigned again before further tasks are withdrawn.
         while self.note_withdrawn(withdraw_unavailable(&self.scheduler, TASKS_PER_PASS).await?)
-            | (anybody && choose_some(&self.scheduler, &predictor, TASKS_PER_PASS).await?)
+            | (anybody && choose_some(&self.scheduler, &predictor, &mut busy, TASKS_PER_PASS).await?)
         {}
         if anybody { self.planner.run(&self.scheduler, &predictor).await } else { Ok(()) }
     }
@@ -107,11 +109,19 @@ fn now_has_one_more(agents: &mut [AvailableAgent], chosen: AgentId) {
     }
 }
 
-/// Assigns a limited number of tasks. Returns `true` if more tasks may be waiting. No row stays
+/// Assigns a limited number of tasks, none of them to `busy` agents. Returns `true` if more tasks may
+/// be waiting. Adds the agents whose row another transaction has locked to `busy`. No row stays
 /// locked while agents are chosen, which takes half a millisecond per site.
-async fn choose_some(scheduler: &Leader, predictor: &Predictor, limit: i64) -> anyhow::Result<bool> {
+async fn choose_some(
+    scheduler: &Leader,
+    predictor: &Predictor,
+    busy: &mut BTreeSet<AgentId>,
+    limit: i64,
+) -> anyhow::Result<bool> {
     let config = &scheduler.config;
-    let read = scheduler.tx("read located tasks", |tx| ChoiceInput::read(tx, config, predictor, limit).boxed());
+    let omitted = &*busy;
+    let read =
+        scheduler.tx("read located tasks", |tx| ChoiceInput::read(tx, config, predictor, omitted, limit).boxed());
     let Some(input) = read.await? else { return Ok(false) };
     let (full, admission) = (input.full, input.admission.clone());
     let (wanted, tasks) = (input.wanted, input.waiting.len());
@@ -119,13 +129,15 @@ async fn choose_some(scheduler: &Leader, predictor: &Predictor, limit: i64) -> a
     let choices = scheduler.compute(move || input.choose(draws, confirming)).await?;
     let max_age = config.measure.site_max_age;
     let store = scheduler.tx("assign tasks", |tx| choices.store(tx, admission.clone(), max_age).boxed());
-    let chosen = store.await?;
+    let Stored { chosen, locked } = store.await?;
     if wanted || !choices.unsure.is_empty() {
         scheduler.wakes.confirm.notify_one();
     }
     tracing::debug!(tasks, agents = chosen.len(), "assigned tasks");
     scheduler.wakes.wake_agents(chosen);
-    Ok(full)
+    let others_may_take_them = !locked.is_empty();
+    busy.extend(locked);
+    Ok(full || others_may_take_them)
 }
 
 /// What the choices for some tasks depend on.
@@ -146,12 +158,19 @@ struct ChoiceInput {
 impl ChoiceInput {
     /// Reads a limited number of located tasks, and holds those for which no agent is chosen now.
     /// `None` if no task or no agent is there.
-    async fn read(tx: &mut Tx<'_>, config: &Config, predictor: &Predictor, limit: i64) -> anyhow::Result<Option<Self>> {
+    async fn read(
+        tx: &mut Tx<'_>,
+        config: &Config,
+        predictor: &Predictor,
+        omitted: &BTreeSet<AgentId>,
+        limit: i64,
+    ) -> anyhow::Result<Option<Self>> {
         let (waiting, locked) = assignments::waiting(tx, Pool::EachByItself, limit).await?;
         if waiting.is_empty() {
             return Ok(None);
         }
-        let agents = agents_and_loads::available(tx).await?;
+        let mut agents = agents_and_loads::available(tx).await?;
+        agents.retain(|agent| !omitted.contains(&agent.agent));
         if agents.is_empty() {
             return Ok(None);
         }
@@ -209,6 +228,14 @@ impl ChoiceInput {
     }
 }
 
+/// What became of decisions.
+struct Stored {
+    /// The agents that got a task.
+    chosen: BTreeSet<AgentId>,
+    /// The agents that got none, because another transaction has locked their row.
+    locked: BTreeSet<AgentId>,
+}
+
 /// The decisions about some tasks.
 #[derive(Debug, Default)]
 struct Choices {
@@ -221,13 +248,8 @@ struct Choices {
 
 impl Choices {
     /// Stores the decisions about those tasks that still wait. `admission` is what it was before
-    /// the decisions. Returns the agents that got a task.
-    async fn store(
-        &self,
-        tx: &mut Tx<'_>,
-        mut admission: Admission,
-        max_age: Duration,
-    ) -> anyhow::Result<BTreeSet<AgentId>> {
+    /// the decisions.
+    async fn store(&self, tx: &mut Tx<'_>, mut admission: Admission, max_age: Duration) -> anyhow::Result<Stored> {
         let made = self.made.iter().map(|(_, task, _)| *task);
         let others = self.unsure.iter().map(|unsure| unsure.task).chain(self.unmet.iter().map(|(_, task)| *task));
         let tasks: Vec<TaskId> = made.chain(others).collect();
@@ -240,7 +262,7 @@ impl Choices {
             chosen.insert(assignment.agent);
             made.push((*task, Assignment { exclusions, ..assignment.clone() }));
         }
-        assignments::insert(tx, &made).await?;
+        let locked = assignments::insert(tx, &made).await?;
         let mut unmet: BTreeMap<BatchId, Vec<Locked<TaskId>>> = BTreeMap::new();
         for (batch, task) in &self.unmet {
             if let Some(task) = waiting.get(task) {
@@ -250,7 +272,8 @@ impl Choices {
         admission.set_aside(tx, &unmet).await?;
         let unsure: Vec<_> = self.unsure.iter().filter_map(|unsure| unsure.locked(&waiting)).collect();
         confirmations::want(tx, &unsure, max_age).await?;
-        Ok(chosen)
+        chosen.retain(|agent| !locked.contains(agent));
+        Ok(Stored { chosen, locked })
     }
 }
 
@@ -345,8 +368,8 @@ mod tests {
         let (cancelled, other) = (trial.located(batch, "a.cn").await, trial.located(batch, "b.cn").await);
         let leader = trial.on(Role::Plan);
         let predictor = &leader.maps.predictor(&leader).await.expect("no map");
-        let config = &leader.config;
-        let read = leader.tx("read", |tx| ChoiceInput::read(tx, config, predictor, TASKS_PER_PASS).boxed());
+        let (config, none) = (&leader.config, BTreeSet::new());
+        let read = leader.tx("read", |tx| ChoiceInput::read(tx, config, predictor, &none, TASKS_PER_PASS).boxed());
         let input = read.await.expect("read").expect("two tasks");
         // No row is locked meanwhile, so this statement does not wait.
         trial.execute_for("update tasks set state = 'cancelled' where id = $1", cancelled.get()).await;
@@ -355,7 +378,7 @@ mod tests {
         assert_eq!(choices.made.len(), 2);
         let max_age = config.measure.site_max_age;
         let store = leader.tx("store", |tx| choices.store(tx, admission.clone(), max_age).boxed());
-        assert_eq!(store.await.expect("store").len(), 1);
+        assert_eq!(store.await.expect("store").chosen.len(), 1);
         assert_eq!(trial.state(cancelled).await.0, "cancelled");
         assert_eq!(trial.state(other).await.0, "assigned");
     }

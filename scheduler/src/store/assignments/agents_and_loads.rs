@@ -31,7 +31,7 @@ pub struct AvailableAgent {
 
 /// The agents with an active session that are neither draining, paused nor disconnected. A
 /// disconnected agent may reconnect, so it keeps its leases until its session expires, but gets no
-/// new tasks. Omits agents whose row somebody has locked, because nothing could be stored for them.
+/// new tasks.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -54,8 +54,6 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
         ) paced
         where a.draining_since is null
         order by a.id
-        -- A choice locks the key of its agent.
-        for key share of a skip locked
         "#,
         MOST_COUNTED,
         CRAWLS_PACED,

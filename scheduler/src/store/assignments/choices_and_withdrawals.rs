@@ -1,6 +1,7 @@
 //! Records choices of agents with their candidates and causes, and withdraws tasks from agents that
 //! have not begun them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -82,12 +83,22 @@ impl<'a> AssignmentRow<'a> {
 }
 
 /// Stores assignments of tasks, and moves these tasks to `assigned`. Leaves tasks as they are if another
-/// transaction has locked their agent.
-pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> Result<(), Error> {
+/// transaction has locked their agent. Returns these agents.
+pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> Result<BTreeSet<AgentId>, Error> {
+    let mut busy: BTreeSet<AgentId> = made.iter().map(|(_, made)| made.agent).collect();
     if made.is_empty() {
-        return Ok(());
+        return Ok(busy);
     }
-    let rows: Vec<AssignmentRow<'_>> = made.iter().map(AssignmentRow::of).collect();
+    let agents: Vec<AgentId> = busy.iter().copied().collect();
+    let free = sqlx::query_scalar!(
+        r#"select id as "id: AgentId" from agents where id = any($1) order by id for key share skip locked"#,
+        &agents as _,
+    );
+    for agent in free.all(tx).await? {
+        busy.remove(&agent);
+    }
+    let stored = made.iter().filter(|(_, made)| !busy.contains(&made.agent));
+    let rows: Vec<AssignmentRow<'_>> = stored.map(AssignmentRow::of).collect();
     let rows = serde_json::to_string(&rows).map_err(|error| Error::inconsistent("assignments", "detail", &error))?;
     sqlx::query!(
         r#"
@@ -101,7 +112,6 @@ pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> R
                 measured_us bigint[], levels bigint[], cause assignment_cause, fallback fallback_cause, detail jsonb,
                 available integer, exclusions_id bigint, crawl_ms bigint
             )
-            cross join lateral (select from agents a where a.id = made.agent_id for key share skip locked) unlocked
             returning id, task_id
         )
         update tasks t
@@ -112,7 +122,8 @@ pub async fn insert(tx: &mut Tx<'_>, made: &[(Locked<TaskId>, Assignment)]) -> R
         rows,
     )
     .run(tx)
-    .await
+    .await?;
+    Ok(busy)
 }
 
 /// Which tasks are withdrawn.
