@@ -294,8 +294,9 @@ impl Request for OutcomeBatch {
             })
             .collect();
         let free = requests.iter().map(|asked| {
-            let FreeSlots { agent, session, slots } = asked.free?;
-            Some(FreeSlots { agent: *locked.get_key_value(&agent)?.0, session, slots })
+            let FreeSlots { session, slots, .. } = asked.free?;
+            let (agent, _) = *locked.get(&session)?;
+            Some(FreeSlots { agent, session, slots })
         });
         fill(tx, free.zip(&mut recorded)).await?;
         Ok(recorded)

@@ -35,7 +35,7 @@ pub struct FreeSlots<Agent = AgentId> {
 /// before it sends the grants.
 pub async fn grant(tx: &mut Tx<'_>, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
     let locked = lock(tx, &[FreeSlots { agent, session, slots: 0 }]).await?;
-    let Some((agent, capacity)) = locked.into_iter().next() else { return Ok(Vec::new()) };
+    let Some(&(agent, capacity)) = locked.get(&session) else { return Ok(Vec::new()) };
     let active = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
@@ -59,9 +59,10 @@ pub async fn fill(tx: &mut Tx<'_>, asking: &[FreeSlots<Locked<AgentId>>]) -> Res
 }
 
 /// Locks the agents' rows until the transaction ends, so that two grants cannot use the same free
-/// slot. Returns the agents' capacities. Omits agents that are draining or paused, or whose session
-/// has ended. Lock order: agents before tasks.
-pub async fn lock(tx: &mut Tx<'_>, asking: &[FreeSlots]) -> Result<HashMap<Locked<AgentId>, u32>, Error> {
+/// slot. Returns the agents and their capacities by session. Omits agents that are draining or paused,
+/// and sessions that have ended: an agent's former and new session may ask in one transaction. Lock
+/// order: agents before tasks.
+pub async fn lock(tx: &mut Tx<'_>, asking: &[FreeSlots]) -> Result<HashMap<SessionId, (Locked<AgentId>, u32)>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
     }
@@ -69,7 +70,7 @@ pub async fn lock(tx: &mut Tx<'_>, asking: &[FreeSlots]) -> Result<HashMap<Locke
         asking.iter().map(|free| (free.agent.get(), free.session.get())).unzip();
     let rows = sqlx::query!(
         r#"
-        select a.id, a.capacity from agents a
+        select a.id, a.capacity, s.id as session_id from agents a
         join unnest($1::bigint[], $2::bigint[]) as asking (agent_id, session_id) on asking.agent_id = a.id
         join sessions s on s.agent_id = a.id and s.id = asking.session_id
         where s.state = 'active' and s.paused is null and a.draining_since is null
@@ -82,7 +83,7 @@ pub async fn lock(tx: &mut Tx<'_>, asking: &[FreeSlots]) -> Result<HashMap<Locke
     )
     .all(tx)
     .await?;
-    Ok(rows.into_iter().map(|row| (Locked::by(tx, row.id), row.capacity.0)).collect())
+    Ok(rows.into_iter().map(|row| (row.session_id, (Locked::by(tx, row.id), row.capacity.0))).collect())
 }
 
 async fn choose(tx: &mut Tx<'_>, free: &[FreeSlots<Locked<AgentId>>]) -> Result<Vec<(AgentId, Grant)>, Error> {
@@ -333,10 +334,20 @@ mod tests {
         let asking = asking.iter().map(|&(agent, session)| FreeSlots { agent, session, slots });
         let asking: Vec<FreeSlots> = asking.collect();
         let locked = lock(tx, &asking).await.expect("lock");
-        let served = asking.iter().filter_map(|&FreeSlots { agent, session, slots }| {
-            Some(FreeSlots { agent: *locked.get_key_value(&agent)?.0, session, slots })
+        let served = asking.iter().filter_map(|&FreeSlots { session, slots, .. }| {
+            let (agent, _) = *locked.get(&session)?;
+            Some(FreeSlots { agent, session, slots })
         });
         served.collect()
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_former_session_gets_nothing_although_the_new_one_asks_in_the_same_transaction(mut conn: Conn) {
+        let mut conn = Tx::on(&mut conn).await.expect("begin");
+        let (agent, former) = fixtures::crawler(&mut conn, "a").await;
+        let new = fixtures::session(&mut conn, agent).await;
+        let served = locked(&mut conn, &[(agent, former), (agent, new)], 1).await;
+        assert_eq!(served.iter().map(|free| free.session).collect::<Vec<_>>(), [new]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
