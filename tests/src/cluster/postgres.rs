@@ -23,6 +23,8 @@ use super::shifted_clock::ShiftedClock;
 use super::small_disks::SmallDisks;
 use crate::machine::{children, postmaster};
 
+/// Postgres' error while it starts, recovers or stops.
+const CANNOT_CONNECT_NOW: &str = "57P03";
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// Size of a disk that can be filled. Until it is filled, it takes only as much memory as its files.
 const DISK_BYTES: u64 = 8 << 30;
@@ -118,8 +120,19 @@ impl SharedPostgres {
         Ok(())
     }
 
+    /// Waits while the server recovers, because a full disk makes it crash.
     pub(super) async fn connect(&self) -> anyhow::Result<PgConnection> {
-        PgConnection::connect_with(&private_options(&self.directory)).await.context("connect to Postgres")
+        let (options, start) = (private_options(&self.directory), Instant::now());
+        loop {
+            match PgConnection::connect_with(&options).await {
+                Err(sqlx::Error::Database(error))
+                    if error.code().as_deref() == Some(CANNOT_CONNECT_NOW) && start.elapsed() < END_PATIENCE =>
+                {
+                    tokio::time::sleep(POLL).await;
+                }
+                connected => return connected.context("connect to Postgres"),
+            }
+        }
     }
 
     /// The URL of the database, which is the same after every start.
