@@ -179,7 +179,7 @@ impl HeldTerms {
         let space = self.disk.as_ref().and_then(DiskWatch::look);
         if let Some(by) = clock::set_back(conn).await? {
             let mut tx = Tx::on(conn).await?;
-            clock::follow(&mut tx).await?;
+            clock::follow(&mut tx, self.lifetime).await?;
             tx.commit().await?;
             tracing::warn!(?by, "the database's clock was set back: nothing waits longer because of that");
         }

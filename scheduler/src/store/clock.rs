@@ -22,16 +22,34 @@ pub async fn set_back(conn: &mut PgConnection) -> Result<Option<Duration>, Error
 }
 
 /// Gives rows that begin in the future the present as their beginning, and the time that they had
-/// left. Skips rows that another transaction has locked, because it renews or ends them.
-pub async fn follow(tx: &mut Tx<'_>) -> Result<(), Error> {
+/// left. Skips rows that another transaction has locked, because it renews or ends them. `lifetime`
+/// is that of a session after its renewal.
+pub async fn follow(tx: &mut Tx<'_>, lifetime: Duration) -> Result<(), Error> {
+    // A new leader of the role reap may have extended a session of a dead agent while the clock was
+    // ahead. Such a session was not renewed in the future, and would block its agent's next process.
     sqlx::query!(
         r#"
         with ahead as materialized (
-            select id from sessions where state = 'active' and renewed_at > clock_timestamp()
+            select id from sessions
+            where state = 'active' and (renewed_at > clock_timestamp() or expires_at > clock_timestamp() + $1::interval)
             order by id for update skip locked
         )
-        update sessions s set expires_at = s.expires_at - (s.renewed_at - now()), renewed_at = now()
+        update sessions s
+        set expires_at = least(s.expires_at, now() + $1::interval), renewed_at = least(s.renewed_at, now())
         from ahead where s.id = ahead.id
+        "#,
+        Interval(lifetime),
+    )
+    .run(tx)
+    .await?;
+    sqlx::query!(
+        r#"
+        with ahead as materialized (
+            select task_id, token from leases where state = 'active' and granted_at > clock_timestamp()
+            order by task_id for update skip locked
+        )
+        update leases l set due_at = l.due_at - (l.granted_at - now()), granted_at = now()
+        from ahead where l.task_id = ahead.task_id and l.token = ahead.token
         "#,
     )
     .run(tx)
@@ -86,7 +104,7 @@ pub async fn follow(tx: &mut Tx<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::fixtures::{self, Conn};
+    use crate::store::fixtures::{self, Conn, LIFETIME};
     use crate::store::schedulers;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -108,6 +126,7 @@ mod tests {
         for sql in [
             "update schedulers set renewed_at = renewed_at + interval '1 day', expires_at = expires_at + interval '1 day'",
             "update sessions set renewed_at = renewed_at + interval '1 day', expires_at = expires_at + interval '1 day'",
+            "update leases set granted_at = granted_at + interval '1 day', due_at = due_at + interval '1 day'",
             "update measurement_orders
              set created_at = created_at + interval '1 day', expires_at = expires_at + interval '1 day'",
             "update task_holds set since = since + interval '1 day', until = until + interval '1 day'",
@@ -117,13 +136,14 @@ mod tests {
         }
         let by = set_back(&mut conn).await.expect("ask").expect("it was set back");
         assert!((86_300..=86_400).contains(&by.as_secs()), "{by:?}");
-        fixtures::tx(&mut conn, async |tx: &mut Tx<'_>| follow(tx).await).await.expect("follow");
+        fixtures::tx(&mut conn, async |tx: &mut Tx<'_>| follow(tx, LIFETIME).await).await.expect("follow");
         assert_eq!(set_back(&mut conn).await.expect("ask"), None);
         let late: i64 = fixtures::scalar(
             &mut conn,
             "select count(*) from (
                  select expires_at as until, renewed_at as since from schedulers
                  union all select expires_at, renewed_at from sessions
+                 union all select due_at, granted_at from leases where state = 'active'
                  union all select expires_at, created_at from measurement_orders
                  union all select until, since from task_holds
                  union all select state_since, state_since from tasks
@@ -137,5 +157,14 @@ mod tests {
         )
         .await;
         assert!(kept, "nothing loses time either");
+    }
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_session_that_was_only_extended_while_the_clock_was_ahead_ends_soon(mut conn: Conn) {
+        let (agent, _) = fixtures::crawler(&mut conn, "a").await;
+        fixtures::execute(&mut conn, "update sessions set expires_at = now() + interval '1 day'").await;
+        fixtures::tx(&mut conn, async |tx: &mut Tx<'_>| follow(tx, LIFETIME).await).await.expect("follow");
+        let left = "select extract(epoch from expires_at - now())::float8 from sessions";
+        let left: f64 = fixtures::scalar(&mut conn, left).await;
+        assert!((1.0..=LIFETIME.as_secs_f64()).contains(&left), "agent {agent}: {left} s");
     }
 }
