@@ -99,7 +99,7 @@ async fn piece(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     );
     settings.one(tx).await?;
     if kind == ChangeKind::Retry {
-        return proceed(tx, position).await;
+        return proceed(tx, position, kind.piece()).await;
     }
     let mut begun = cancel_and_retry::cancel_begun(tx, batch, kind).await?;
     let (cancelled, agents) = (begun.changed, std::mem::take(&mut begun.agents));
@@ -108,12 +108,13 @@ async fn piece(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
         let changed = if kind == ChangeKind::Cancel { cancelled } else { 0 };
         store(tx, batch, &PieceResult { changed, ..begun }, 0).await?;
     }
-    if cancelled >= kind.piece().unsigned_abs() {
+    let rest = kind.piece().saturating_sub_unsigned(cancelled);
+    if rest <= 0 {
         return Ok(Piece { batch, kind, step: Step::Worked, agents });
     }
     // Agents are being chosen for other tasks of the batch, so these may not wait until no task has
     // an agent.
-    let mut piece = proceed(tx, position).await?;
+    let mut piece = proceed(tx, position, rest).await?;
     if cancelled > 0 && piece.step == Step::Waits {
         piece.step = Step::Worked;
     }
@@ -121,10 +122,10 @@ async fn piece(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
     Ok(piece)
 }
 
-/// Changes the next tasks after the position.
-async fn proceed(tx: &mut Tx<'_>, position: Position) -> Result<Piece, Error> {
+/// Changes at most `limit` tasks after the position.
+async fn proceed(tx: &mut Tx<'_>, position: Position, limit: i64) -> Result<Piece, Error> {
     let Position { batch_id: batch, kind, .. } = position;
-    let tasks = read(tx, &position).await?;
+    let tasks = read(tx, &position, limit).await?;
     if tasks.is_empty() && !position.left_sites.is_empty() && !position.left_more {
         return again(tx, position).await;
     }
@@ -195,13 +196,13 @@ macro_rules! select_tasks {
 
 /// The next tasks after the position. Reads all tasks of the batch in the order of their key, so
 /// that the cost of a piece does not depend on the number of tasks that the change concerns.
-async fn read(conn: &mut PgConnection, position: &Position) -> Result<Vec<ReadTask>, Error> {
+async fn read(conn: &mut PgConnection, position: &Position, limit: i64) -> Result<Vec<ReadTask>, Error> {
     let tasks = select_tasks!(
         position,
         "and (t.site_id, t.round) > ($4, $5) order by t.site_id, t.round limit $6",
         position.site_id,
         whole::<i32, _>(position.round.0),
-        position.kind.piece()
+        limit
     );
     tasks.all(conn).await
 }
