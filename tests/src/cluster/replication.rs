@@ -60,7 +60,7 @@ impl SharedPostgres {
         kill(Pid::from_raw(sender), Signal::SIGSTOP).context("suspend the sender")
     }
 
-    /// Makes this server give its next tasks and sites the numbers that the standby will give out
+    /// Makes this server give its next tasks and sites the numbers that the standby would give out
     /// after its promotion. Postgres logs 32 numbers ahead, so the first lost ones would not come again.
     pub async fn repeat_numbers(&self, standby: &Self) -> anyhow::Result<()> {
         let (mut ours, mut theirs) = (self.connect().await?, standby.connect().await?);

@@ -272,8 +272,8 @@ impl Cluster {
         postgres.lock().await.apply(action).await
     }
 
-    /// Holds back what the primary commits from now on from the standby, which after its promotion
-    /// gives out the same numbers again for other tasks and sites.
+    /// Holds back from the standby what the primary commits from now on. Unless a new history begins
+    /// at its promotion, the standby then gives out the same numbers for other tasks and sites.
     pub async fn hold_back(&self) -> anyhow::Result<()> {
         let primary = self.postgres.as_ref().context("there is no primary")?.lock().await;
         primary.catch_up().await?;
